@@ -10,11 +10,12 @@ import typer
 from pycutlass import device
 from pycutlass.calls import counted
 from pycutlass.cli.output import AsCsv, AsJson, print_csv, print_json, print_table
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, DeviceError
 from pycutlass.trials import Database
 from pycutlass.tuning import ProblemReport, TuningOptions, compile_candidates, tune
 from pycutlass.tuning.files import named_problem, read_problems
 from pycutlass.tuning.named import CONV_KINDS, DTYPES, LAYOUTS
+from pycutlass.tuning.options import seconds_of
 
 __all__ = ["profile", "tune_file"]
 
@@ -24,10 +25,14 @@ _ALL = 10_000  # candidates; there are some hundreds
 Budget = Annotated[str, typer.Option(help="Time for all problems together: seconds, or for example 60s, 5min, 1h.")]
 Named = Annotated[
     Path | None,
-    typer.Option("--database", help="Its file. Default: what PYCUTLASS_DATABASE names, else that of the cache."),
+    typer.Option(
+        "--database", help="File of measured times. Default: what PYCUTLASS_DATABASE names, else that of the cache."
+    ),
 ]
 Candidates = Annotated[int, typer.Option(min=1, help="How many candidates of each problem are compiled.")]
-Pair = Annotated[str | None, typer.Option(help="Of a convolution: one number, or two for height and width, as 1x2.")]
+Pair = Annotated[
+    str | None, typer.Option(help="Of a convolution: one number, or two for height and width, such as 1x2.")
+]
 Slices = Annotated[str | None, typer.Option("--split-k-slices", help="Into how many slices K may be divided: 1,2,4.")]
 Warm = Annotated[bool, typer.Option("--warm-l2", help="Measure with operands in the L2 cache, as far as they fit.")]
 Again = Annotated[bool, typer.Option("--again", help="Measure what the database knows already, too.")]
@@ -36,17 +41,19 @@ Again = Annotated[bool, typer.Option("--again", help="Measure what the database 
 def tune_file(
     file: Annotated[
         Path,
-        typer.Argument(help="CSV with titles: m,n,k, or n,h,w,c,k,r,s, or problem_sizes."),
+        typer.Argument(help="CSV file with the columns m,n,k, or n,h,w,c,k,r,s, or problem_sizes."),
     ],
     budget: Budget = "60s",
     database: Named = None,
     candidates: Candidates = 16,
     split_k_slices: Slices = None,
-    use_3xtf32: Annotated[bool, typer.Option("--use-3xtf32/--no-3xtf32", help="3xTF32, or one TF32 product.")] = True,
-    profile_all_alignments: Annotated[bool, typer.Option(help="Kernels for lesser alignments, too.")] = False,
+    use_3xtf32: Annotated[
+        bool, typer.Option("--use-3xtf32/--no-3xtf32", help="Multiply float32 by 3xTF32, or by one TF32 product.")
+    ] = True,
+    profile_all_alignments: Annotated[bool, typer.Option(help="Try kernels for smaller alignments, too.")] = False,
     find_first_valid: Annotated[bool, typer.Option(help="Take the first candidate that works.")] = False,
-    threads: Annotated[int, typer.Option(help="Compilers at once; -1: as cores and memory carry.")] = -1,
-    tmp_dir: Annotated[Path | None, typer.Option(help="Directory for what measuring processes print.")] = None,
+    threads: Annotated[int, typer.Option(help="Compilers to run at once; -1: as cores and memory allow.")] = -1,
+    tmp_dir: Annotated[Path | None, typer.Option(help="Directory for the output of measuring processes.")] = None,
     warm_l2: Warm = False,
     again: Again = False,
     compile_only: Annotated[bool, typer.Option("--compile-only", help="Compile candidates: no GPU is needed.")] = False,
@@ -71,6 +78,7 @@ def tune_file(
         cold_l2=not warm_l2,
         again=again,
     )
+    seconds_of(budget)
     problems = read_problems(file)
     if compile_only:
         made, failures = compile_candidates(problems, options=options)
@@ -80,7 +88,7 @@ def tune_file(
         if not made:
             raise typer.Exit(1)
         return
-    device.require()
+    _require_gpu("Measuring needs one; --compile-only compiles the candidates without it")
     reports = tune(problems, budget, options=options, database=_database(database)).problems
     _print_reports(reports, as_json, as_csv)
 
@@ -95,27 +103,29 @@ def profile(
         typer.Option(help="Of a group: M of each product, with --n and --k, or MxNxK of each, such as 64,8*32,128."),
     ] = None,
     problem_sizes_file: Annotated[
-        Path | None, typer.Option(help="A file with them, a line or a space between.")
+        Path | None, typer.Option(help="A file with them, separated by spaces or lines.")
     ] = None,
     h: Annotated[int | None, typer.Option(min=1, help="Of a convolution: rows of an image.")] = None,
     w: Annotated[int | None, typer.Option(min=1, help="Columns of an image.")] = None,
     c: Annotated[int | None, typer.Option(min=1, help="Channels of an image.")] = None,
     r: Annotated[int | None, typer.Option(min=1, help="Rows of a filter.")] = None,
     s: Annotated[int | None, typer.Option(min=1, help="Columns of a filter.")] = None,
-    conv_kind: Annotated[str | None, typer.Option(help=f"{', '.join(CONV_KINDS)}. Default: the first.")] = None,
+    conv_kind: Annotated[str | None, typer.Option(help=f"{', '.join(CONV_KINDS)}. Default: fprop.")] = None,
     stride: Pair = None,
     pad: Pair = None,
     dilation: Pair = None,
     groups: Annotated[int | None, typer.Option(min=1, help="Groups of channels.")] = None,
     dtype: Annotated[str | None, typer.Option(help=f"Of A and B: {', '.join(DTYPES)}. Default: float16.")] = None,
-    out_dtype: Annotated[str | None, typer.Option(help="Type of D. Default: by --dtype.")] = None,
+    out_dtype: Annotated[
+        str | None, typer.Option(help="Type of D. Default: that of A, int32 for int8, bfloat16 for float_e4m3.")
+    ] = None,
     layout: Annotated[
         str | None, typer.Option(help=f"Of A and B, t by rows, n by columns: {', '.join(LAYOUTS)}. Default: tn.")
     ] = None,
     epilogue: Annotated[
         str | None, typer.Option(help="An activation, such as gelu, or a ready-made function, such as bias_gelu.")
     ] = None,
-    source: Annotated[str | None, typer.Option(help="C that is added before an activation: matrix or bias.")] = None,
+    source: Annotated[str | None, typer.Option(help="What is added before an activation: matrix or bias.")] = None,
     budget: Budget = "10min",
     database: Named = None,
     split_k_slices: Slices = None,
@@ -137,9 +147,13 @@ def profile(
         **{"stride": stride, "padding": pad, "dilation": dilation, "groups": groups},
         **{"dtype": dtype, "out_dtype": out_dtype, "layout": layout, "epilogue": epilogue, "source": source},
     }
-    problem = named_problem({name: str(value) for name, value in given.items() if value is not None}, _option)
+    called = {"problem_sizes": f"the sizes in {problem_sizes_file}"} if problem_sizes_file is not None else {}
+    problem = named_problem(
+        {name: str(value) for name, value in given.items() if value is not None},
+        lambda name: called.get(name) or _option(name),
+    )
     _check_format(as_json, as_csv)
-    device.require()
+    seconds_of(budget)
     options = TuningOptions(
         split_k_slices=_integers(split_k_slices),
         most_candidates=_ALL,
@@ -147,7 +161,16 @@ def profile(
         again=again,
         vendor=True,
     )
+    _require_gpu("Measuring needs one; `pycutlass tune --compile-only` compiles without it")
     _print_reports(tune(problem, budget, options=options, database=_database(database)).problems, as_json, as_csv)
+
+
+def _require_gpu(instead: str) -> None:
+    """Raise DeviceError where no GPU can be used, with what works without one."""
+    try:
+        device.require()
+    except DeviceError as error:
+        raise DeviceError(f"{error}. {instead}") from None
 
 
 def _option(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Many kernels at once: as many compilers as cores and memory carry, and every failure told."""
+"""Many kernels at once: as many compilers as cores and memory allow, and every failure told."""
 
 from __future__ import annotations
 

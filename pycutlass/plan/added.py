@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.plan.composed import Composed, composed
 from pycutlass.plan.forms import Form
 from pycutlass.plan.readings import about_c, form_of_c, is_number, needs_source
 from pycutlass.tensor import TensorView
+from pycutlass.types import Element
 
-__all__ = ["Added", "Addition", "check_bias", "source_of", "told_apart"]
+__all__ = ["Added", "Addition", "check_added_type", "check_bias", "source_of", "told_apart"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,12 @@ class Added:
         for name, given, is_taken in (("c", c, self.takes_c), ("bias", bias, bool(self.bias))):
             if (given is not None) is not is_taken:
                 has = f"reads {name}, and none is given" if is_taken else f"was made without {name}, and one is given"
-                raise ArgumentError(
-                    f"this plan {has}: make another plan, or {f'give {name}' if is_taken else 'leave it out'}"
+                what = (
+                    f"give {name}, or make a plan without it"
+                    if is_taken
+                    else f"make a plan with {name}, or leave it out"
                 )
+                raise ArgumentError(f"this plan {has}: {what}")
         if self.bias == "c":
             return bias, ports
         return c, {**ports, "bias": bias} if self.bias else ports
@@ -156,6 +160,16 @@ def source_of(epilogue: Any, reads_c: bool, is_bias: bool) -> str | None:
     if not reads_c or epilogue.reads_source is not None:
         return None
     return "bias" if is_bias else "matrix"
+
+
+def check_added_type(name: str, view: TensorView | None, out: Element) -> None:
+    """Raise ArgumentTypeError where what is added is not of the type of the result, as which kernels read it."""
+    if view is not None and view.dtype_name is not None and view.dtype_name != out.dtype_name:
+        name = "bias" if len(view.shape or ()) == 1 else name  # a vector may be called either
+        raise ArgumentTypeError(
+            f"{name} is {view.dtype_name} and the result {out.dtype_name}: convert {name} to {out.dtype_name}, or pass "
+            f"out_dtype"
+        )
 
 
 def check_bias(bias: TensorView, columns: int, begin: str = "", line: str = "column") -> None:

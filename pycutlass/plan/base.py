@@ -19,7 +19,7 @@ from pycutlass.plan.launches import PlanLaunch
 from pycutlass.plan.measured import generation
 from pycutlass.plan.options import check_gradients
 from pycutlass.plan.predicted import Ranked
-from pycutlass.plan.readings import device_of, named_inputs, place
+from pycutlass.plan.readings import about_ports, device_of, named_inputs, place
 from pycutlass.plan.tunable import TunablePlan
 from pycutlass.tensor import TensorView, wrap
 
@@ -230,10 +230,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
         ports = ports if ports is NO_INPUTS else named_inputs(ports)
         c, placed = self._added.placed(c, bias, ports)
         if len(placed) != len(self._port_names) or not all(name in placed for name in self._port_names):
-            names = ", ".join(self._port_names) or "none"
-            raise ArgumentError(
-                f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"
-            )
+            raise ArgumentError(about_ports(self._port_names, ports))
         return c, placed
 
 

@@ -121,11 +121,13 @@ def with_images(problem: _core.Conv2dProblemSize, count: int) -> _core.Conv2dPro
 
 def _size(x: Any, w: Any, view: TensorView, name: str, geometry: Geometry) -> _core.Conv2dProblemSize:
     stride, dilation = pair_of("stride", geometry.stride), pair_of("dilation", geometry.dilation)
-    padding = _padding(geometry.padding, extent_of(name, view), stride, dilation)
+    padding = _padding(geometry.padding, extent_of(name, view), stride, dilation, view.library == "torch")
     return conv2d_problem_size(x, w, stride=stride, padding=padding, dilation=dilation, groups=geometry.groups)
 
 
-def _padding(given: Any, filter_extent: Extent, stride: tuple[int, int], dilation: tuple[int, int]) -> Any:
+def _padding(
+    given: Any, filter_extent: Extent, stride: tuple[int, int], dilation: tuple[int, int], is_torch: bool
+) -> Any:
     """Return a padding as numbers: kernels pad as much before as after."""
     if type(given) is not str:  # one of the user's own compares as it likes
         return given
@@ -137,11 +139,13 @@ def _padding(given: Any, filter_extent: Extent, stride: tuple[int, int], dilatio
         raise ArgumentError(f"padding='same' is for a stride of 1, got stride={stride}: give the padding as numbers")
     down, across = (step * (taps - 1) for step, taps in zip(dilation, filter_extent[1:3], strict=True))
     if down % 2 or across % 2:
-        sides = f"({across // 2}, {across - across // 2}, {down // 2}, {down - down // 2})"
+        rows, columns = ((each // 2, each - each // 2) for each in (down, across))
+        pad = f"np.pad(x, ((0, 0), {rows}, {columns}, (0, 0)))"
+        if is_torch:
+            pad = f"torch.nn.functional.pad(x, {columns + rows})"
         raise ArgumentError(
             f"padding='same' of a filter of {filter_extent[1]} x {filter_extent[2]} with dilation={dilation} pads more "
-            f"behind than before, and kernels pad both sides alike: pad x by {sides} (left, right, top, bottom) "
-            f"yourself, as torch.nn.functional.pad does, and pass padding=0"
+            f"behind than before, and kernels pad both sides alike: pass {pad} and padding=0"
         )
     return max(0, down // 2), max(0, across // 2)
 
@@ -152,7 +156,10 @@ def _result(size: Any, view: TensorView, name: str) -> TensorSpec:
     if name == "weight_size":
         order = "(K, C / groups, R, S)" if view.library == "torch" else "(K, R, S, C / groups)"
     if size is None:
-        raise ArgumentError(f"{name} is missing: the shape of the gradient, {order}, does not follow from the operands")
+        raise ArgumentError(
+            f"{name} is missing, of a plan result_size: the shape of the gradient, {order}, does not follow from the "
+            f"operands"
+        )
     found = several(size, 4)
     if found is None:
         raise ArgumentTypeError(f"{name} must be four integers, {order}; got {shown(size)}")

@@ -32,15 +32,15 @@ def why_none(
         )
     if kind.direction is _Operator.dgrad and max(strides) > 1 and kind.epilogue.is_tree:
         return (
-            f"the gradient of the input of a convolution with stride={strides} takes no epilogue function, as which "
-            f"c and a bias beside it are added: kernels write its pixels in another order. Add the bias to c "
-            f"beforehand, and give the sum as c; or use an activation, or another kernel for what the function computes"
+            f"the gradient of the input of a convolution with stride={strides} takes no epilogue function, nor c and a "
+            f"bias together: kernels write its pixels in another order. Add the bias to c beforehand, and give the sum "
+            f"as c; in place of a function use an activation, or a kernel of its own for what the function computes"
         )
     nearest = _more_aligned(kind, problem, capability)
     if nearest:
         return f"no kernel takes {what} with operands aligned to so few elements: {nearest}"
     if not predicted.candidates:
-        return f"there is no kernel for convolutions of this kind: {kind}{_remedy(kind)}"
+        return f"there is no kernel for convolutions of this kind{_remedy(kind)}. The kind is {kind}"
     return f"no kernel takes {what}; the nearest lack: {predicted.lacking()}"
 
 

@@ -10,7 +10,7 @@ from pycutlass.calls import public
 from pycutlass.errors import ArgumentError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
-from pycutlass.plan.added import Added, Addition
+from pycutlass.plan.added import Added, Addition, check_added_type
 from pycutlass.plan.base import Plan
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.checking import checked
@@ -116,6 +116,8 @@ class Gemm(Plan[Candidate, _Size]):
         of_d = packed_form(columns_of(epilogue)(size[1]), wanted.output(types[0]))
         if out is not None:
             of_d = checked_form("out", views["out"], of_out, _by_rows_if_either(views, epilogue))
+        for name in ("c", "bias"):
+            check_added_type(name, views.get(name), wanted.output(types[0]))
         addition = Addition.of(views, size, batch, of_d, epilogue, beta)
         self._added = addition.added
         wanted = replace(wanted, epilogue=addition.epilogue)

@@ -82,7 +82,7 @@ class Group:
         self.A, self.B = self._part("xs", xs, along[0]), self._part("ws", ws, along[1])
         if len(self.A) != len(self.B):
             raise ArgumentError(
-                f"xs is of {counted(len(self.A), 'problem')} and ws of {len(self.B)}: each needs a matrix of either"
+                f"xs is of {counted(len(self.A), 'problem')} and ws of {len(self.B)}: a problem has one of each"
             )
         of_a, of_b = self.A.extents(), self.B.extents()
         if len(wrong := np.flatnonzero(of_a[:, 1] != of_b[:, 0])):
@@ -322,7 +322,7 @@ class Group:
         """Raise unless an operand has the extents of D in every problem, a bias in every one that has results."""
         if len(part) != len(self):
             raise ArgumentError(
-                f"{part.name} is of {counted(len(part), 'problem')}, and xs of {len(self)}: each needs one of either"
+                f"{part.name} is of {counted(len(part), 'problem')}, and xs of {len(self)}: a problem has one of each"
             )
         whole = self.shape(columns)
         if isinstance(part, Divided) and part.view.shape != whole:

@@ -92,7 +92,7 @@ def pick_group(kind: GemmKind, sizes: Sizes, group: Typical, gpu: Device, on_dev
         if not on_device or found.operation.precompute_mode is SchedulerMode.Device:
             return found
     if not predicted.candidates:
-        raise ArgumentError(f"there is no kernel for groups of GEMMs of this kind: {kind}{_remedy(kind)}")
+        raise ArgumentError(f"there is no kernel for groups of GEMMs of this kind{_remedy(kind)}. The kind is {kind}")
     raise ArgumentError(f"no kernel takes this group of {len(sizes)} GEMMs; the nearest lack: {predicted.lacking()}")
 
 

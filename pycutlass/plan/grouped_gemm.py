@@ -38,7 +38,7 @@ from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of
 from pycutlass.plan.measured import generation
 from pycutlass.plan.offsets import Offsets
 from pycutlass.plan.predicted import Ranked
-from pycutlass.plan.readings import given_scalars, named_inputs, place
+from pycutlass.plan.readings import about_ports, given_scalars, named_inputs, place
 from pycutlass.plan.tunable import TunablePlan
 
 __all__ = ["GroupedGemm"]
@@ -370,10 +370,7 @@ class GroupedGemm(TunablePlan):
         placed = dict(ports) if group.bias is None else {**ports, "bias": list(group.bias.matrices())}
         names = {port.name for port in self.kind.epilogue.ports}
         if set(placed) != names:
-            raise ArgumentError(
-                f"the epilogue of this plan has the tensors {', '.join(sorted(names)) or 'none'}; epilogue_inputs has "
-                f"{', '.join(sorted(ports)) or 'none'}"
-            )
+            raise ArgumentError(about_ports(sorted(names), sorted(ports)))
         return placed
 
     def __reduce__(self) -> tuple[Any, ...]:

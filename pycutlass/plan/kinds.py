@@ -169,14 +169,22 @@ def multiplied(a: Element, b: Element, precision: str | None) -> tuple[Any, Any,
     return cutlass.float32, cutlass.float32, MathOperation.multiply_add
 
 
+_ACTIVATIONS = ("relu", "leaky_relu", "tanh", "sigmoid", "silu", "hardswish", "gelu", "gelu_tanh")
+
+
 def check_epilogue(given: Any) -> None:
     """Raise ArgumentTypeError unless this is an epilogue functor, an activation or an epilogue function, or None."""
     is_class = isinstance(given, type) and issubclass(given, Activation | EpilogueFunctor)
     kinds = Activation | Composed | EpilogueFunction | Epilogue
     if given is not None and not is_class and not isinstance(given, kinds):
+        name = given if type(given) is str else getattr(given, "__name__", None)
+        how = "decorate a function of your own with pycutlass.epilogue_function"
+        if type(name) is str and name in _ACTIVATIONS:
+            how = f"pass pycutlass.{name}"
+        elif type(given) is str:
+            how = "pass the activation or the function itself, such as pycutlass.gelu or fusions.bias_gelu"
         raise ArgumentTypeError(
-            f"epilogue must be an epilogue functor, an activation or an epilogue function, got {shown(given)}: "
-            f"decorate a function of your own with pycutlass.epilogue_function"
+            f"epilogue must be an epilogue functor, an activation or an epilogue function, got {shown(given)}: {how}"
         )
 
 

@@ -216,7 +216,16 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
         if options.get("epilogue") is not None:
             raise ArgumentError("activation and epilogue are both given: write the activation into the epilogue")
         options["epilogue"] = activation
-    return matmul(x, turned, bias=bias, **options)
+    try:
+        return matmul(x, turned, bias=bias, **options)
+    except ArgumentError:
+        of_x = shape_of(x)
+        if of_x and of_x[-1] != shape[1]:  # what matmul calls a and b are x and w.T
+            raise ArgumentError(
+                f"x of shape {tuple(of_x)} and w of shape {tuple(shape)} do not fit: w is (out, in), and the last "
+                f"extent of x must be {shape[1]}"
+            ) from None
+        raise
 
 
 def _source(c: Any, bias: Any, beta: Any, is_one_column: bool) -> tuple[Any, Any, Any]:

@@ -194,7 +194,7 @@ def _why_none(predicted: Predicted[Candidate], kind: GemmKind, size: tuple[int, 
     found = predicted.candidates
     if all(each.operation.tile_description.is_gemv for each in found):
         few = f" but for {_MOST_OF_GEMV} rows or columns" if len(found) else ""
-        return f"there is no kernel for GEMMs of this kind{few}: {kind}{remedy_of(kind)}"
+        return f"there is no kernel for GEMMs of this kind{few}{remedy_of(kind)}. The kind is {kind}"
     return f"no kernel takes {what}; the nearest lack: {predicted.lacking()}"
 
 
@@ -211,9 +211,7 @@ def remedy_of(kind: GemmKind) -> str:
             "A and B, as in w.T of weights by rows, and lines multiples of 4 bytes. Elsewhere pass int8 or float16"
         )
     if kind.C.layout is not kind.D.layout:
-        return (
-            ". C and D lie otherwise: let the rows of both be adjacent, or the columns of both, or pass allow_copy=True"
-        )
+        return ". C and D lie differently: pass both by rows, or both by columns, or pass allow_copy=True"
     if kind.is_full_f32 and kind.epilogue.is_tree and not kind.epilogue.takes_simt:
         return ". Trees of visitors of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
     if kind.A.type.short == "s8" and not kind.A.is_row_major and kind.B.is_row_major:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -141,11 +141,27 @@ def about_c(is_given: bool, beta: Any, epilogue: Any, name: str = "c") -> str:
             return f"{name} is missing, and the epilogue {shown(epilogue)} reads it: give {name}"
         how = "give it a parameter of Source"
         if name == "bias":
-            how = "give it a parameter of Row, and pass bias in epilogue_inputs"
+            own = {each.name for each in getattr(getattr(epilogue, "graph", None), "inputs", ())}
+            if "bias" in own:
+                return (
+                    f"bias is given, and the epilogue {shown(epilogue)} reads one of its own: pass it in "
+                    f'epilogue_inputs={{"bias": bias}}'
+                )
+            how = (
+                "give it a parameter of Row, or take a ready-made function with a bias, and pass it in epilogue_inputs"
+            )
         return f"{name} is given, and the epilogue {shown(epilogue)} does not read it: {how}, or leave {name} out"
     if not is_given:
         return f"{name} is missing, and would be read: beta is {shown(beta)}. Give {name}, or leave out beta"
     return f"{name} is given and beta is 0: it would not be read. Pass beta=1 to add it, or leave {name} out"
+
+
+def about_ports(wanted: Iterable[str], given: Iterable[str]) -> str:
+    """Return what to do about tensors of an epilogue that are missing, or that it does not have."""
+    names, got = ", ".join(wanted), ", ".join(given) or "none"
+    if not names:
+        return f"the epilogue has no tensors, and epilogue_inputs has {got}: leave these out"
+    return f"the epilogue has the tensors {names}, and epilogue_inputs has {got}: pass each by its name"
 
 
 def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def named_problem(given: Mapping[str, str], spelled: Callable[[str], str] = str)
     if unknown:
         known = [*family.needed, *family.further]
         raise ArgumentError(
-            f"{family.name} have no {spelled(unknown[0])}: leave it out, or give {', '.join(map(spelled, known))} alone"
+            f"{family.name} have no {spelled(unknown[0])}: leave it out; they have {', '.join(map(spelled, known))}"
         )
     return family.make(**_values(family, given, spelled))
 
@@ -132,10 +132,10 @@ def _family_of(names: Iterable[str]) -> _Family:
 
 
 def read_problems(path: str | os.PathLike[str]) -> list[Tunable]:
-    """Return the problems of a CSV file, whose first line has the names of parameters as titles.
+    """Return the problems of a CSV file, whose first line names the columns, as parameters are called.
 
     These are parameters of `problem_of`, `conv2d_problem_of` or `group_problem_of`; a file has problems of one kind, by
-    its titles: GEMMs with m, n and k, convolutions with n, h, w, c, k, r and s, or groups with problem_sizes.
+    its columns: GEMMs with m, n and k, convolutions with n, h, w, c, k, r and s, or groups with problem_sizes.
 
     Raises
     ------
@@ -150,7 +150,9 @@ def read_problems(path: str | os.PathLike[str]) -> list[Tunable]:
         raise ArgumentError(f"{file} cannot be read as a list of problems: {why}") from error
     problems = list(_problems(file, text))
     if not problems:
-        raise ArgumentError(f"{file} has no problem: it needs titles, such as m, n, k, and a line for each problem")
+        raise ArgumentError(
+            f"{file} has no problem: below the names of the columns, such as m,n,k, it needs a line for each problem"
+        )
     return problems
 
 
@@ -164,7 +166,7 @@ def _problems(file: Path, text: str) -> Iterator[Tunable]:
     for line in reader:
         where = f"{file}, line {reader.line_num}"
         if None in line or None in line.values():
-            raise ArgumentError(f"{where}: it needs {len(titles)} values, as the titles are")
+            raise ArgumentError(f"{where}: it has {_values_of(line)} values, and the file has {len(titles)} columns")
         given = {name: value.strip() for name, value in line.items() if value.strip()}
         if missing := [name for name in family.needed if name not in given]:
             raise ArgumentError(f"{where}, column {missing[0]}: it is empty, and {family.name} need it")
@@ -173,6 +175,11 @@ def _problems(file: Path, text: str) -> Iterator[Tunable]:
             yield family.make(**values)
         except PyCutlassError as error:
             raise ArgumentError(f"{where}: {error}") from error
+
+
+def _values_of(line: Mapping[Any, Any]) -> int:
+    """Return how many values a line has: what is beyond the columns is under None, and what is missing is None."""
+    return sum(len(value) if name is None else value is not None for name, value in line.items())
 
 
 def _values(family: _Family, given: Mapping[str, str], named: Callable[[str], str]) -> dict[str, Any]:
@@ -196,7 +203,7 @@ def _check_titles(file: Path, titles: list[str], family: _Family) -> None:
     hint = suggestion(unknown[0], known) if unknown else f" {twice[0]} is there twice." if twice else ""
     others = "; ".join(f"of {each.name} {', '.join(each.needed)}" for each in _FAMILIES if each is not family)
     raise ArgumentError(
-        f"{file} needs the titles {', '.join(family.needed)} in its first line, and may have "
-        f"{', '.join(family.further)}; it has {', '.join(titles) or 'none'}.{hint} Files have other titles for other "
-        f"problems: {others}"
+        f"{file} needs the columns {', '.join(family.needed)}, named in its first line, and may have "
+        f"{', '.join(family.further)}; it has {', '.join(titles) or 'none'}.{hint} Other problems have other columns: "
+        f"{others}"
     )

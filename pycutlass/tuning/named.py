@@ -221,9 +221,15 @@ def conv2d_problem_of(
     _known("kind", kind, CONV_KINDS)
     named = _named(dtype, out_dtype, epilogue, source)
     geometry: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    if type(groups) is int and groups > 0 and (c % groups or k % groups):
+        raise ArgumentError(f"groups must divide c and k; got groups={groups}, c={c} and k={k}")
     x = TensorSpec((n, h, w, c), named.stored)
     filters = TensorSpec((k, r, s, c // max(groups, 1)), named.stored)
-    size = Conv2d(x, filters, **geometry).problem_size
+    try:
+        size = Conv2d(x, filters, **geometry).problem_size
+    except ArgumentError as error:  # about tensors of another order, which there are none of here
+        what = str(error).removeprefix("Conv2dProblemSize: ").partition(". x was read as")[0]
+        raise type(error)(what) from None
     pixels = (size.N, size.P, size.Q, size.K)
     gradient = TensorSpec(pixels, named.stored)
     (a, b), result = {
@@ -277,7 +283,9 @@ def _sizes(given: Any, n: int | None, k: int | None) -> list[tuple[int, int, int
         whole = several(each, 3)
         if whole is None:
             if n is None or k is None:
-                raise ArgumentError(f"problem_sizes[{number}] is {shown(each)}, M alone: give n and k for all products")
+                raise ArgumentError(
+                    f"problem_sizes[{number}] is {shown(each)}, M alone: give n and k, for all products"
+                )
             whole = (at_least(0, f"problem_sizes[{number}]", each), at_least(1, "n", n), at_least(1, "k", k))
         elif n is not None or k is not None:
             raise ArgumentError(f"problem_sizes[{number}] has M, N and K, and n or k is given too: leave these out")

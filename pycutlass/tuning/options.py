@@ -51,7 +51,7 @@ class TuningOptions:
         Where processes that measure leave what they print to stderr; the files are removed if all goes well. Default:
         the system's directory for temporary files.
     threads : int
-        How many compilers run at once; -1 for as many as cores and memory carry, or as ``PYCUTLASS_JOBS`` says.
+        How many compilers run at once; -1 for as many as cores and memory allow, or as ``PYCUTLASS_JOBS`` says.
     most_candidates : int
         How many candidates of a problem are compiled, the best by the prediction.
     cold_l2 : bool
@@ -178,7 +178,7 @@ def _threads(value: Any) -> int:
     if number is None:
         raise ArgumentTypeError(f"threads must be an integer, got {shown(value)}")
     if number != -1 and number < 1:
-        raise ArgumentError(f"threads must be at least 1, or -1 for as many as cores and memory carry; got {number}")
+        raise ArgumentError(f"threads must be at least 1, or -1 for as many as cores and memory allow; got {number}")
     return number
 
 

@@ -86,7 +86,11 @@ def tune(
     """
     chosen = _chosen(options).changed(**changes)
     seconds, listed = seconds_of(budget), [with_options(each, chosen) for each in problems_of(problems)]
-    device.require()
+    try:
+        device.require()
+    except DeviceError as error:
+        without = "pycutlass.tuning.compile_candidates compiles the candidates without it"
+        raise DeviceError(f"{error}. Measuring needs one; {without}") from None
     gpu = _first_gpu()
     candidates = [considered(each, chosen, gpu) for each in listed]
     known = Known(Database() if database is None else database, machine_of(gpu.ordinal), chosen)

@@ -162,7 +162,7 @@ NO_KERNEL: list[tuple[str, Any, Any]] = [
     ("Convolutions of int8 are fprop", kind(dgrad, s8), size()),
     ("Floats of 8 bits are not convolved", kind(fprop, cutlass.float_e4m3), size()),
     (
-        "takes no epilogue function, as which c and a bias",
+        "takes no epilogue function, nor c and a bias together",
         kind(dgrad, epilogue=pycutlass.epilogue_function(lambda accum: accum * 2)),
         size(stride_h=2),
     ),

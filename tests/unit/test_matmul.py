@@ -165,6 +165,10 @@ REFUSED: list[tuple[str, Any]] = [
     ("epilogue must be", lambda: pycutlass.matmul(A, B, epilogue="relu")),
     ("plan must be", lambda: pycutlass.matmul(A, B, plan=3)),
     ("w must be a matrix", lambda: pycutlass.linear(A, A[0])),
+    (r"w is \(out, in\), and the last extent of x must be 5", lambda: pycutlass.linear(A, A[:, :5])),
+    ("got 'gelu': pass pycutlass.gelu$", lambda: pycutlass.linear(A, A, activation="gelu")),
+    ("got 'swiglu': pass the activation or the function itself", lambda: pycutlass.matmul(A, A.T, epilogue="swiglu")),
+    ("pass pycutlass.tanh$", lambda: pycutlass.matmul(A, A.T, epilogue=np.tanh)),
     ("operand b must be a tensor", lambda: pycutlass.matmul(A, None)),
     ("overlap", lambda: pycutlass.matmul(np.ones((8, 8), np.float32), SQUARE, out=SQUARE)),
 ]
@@ -281,7 +285,7 @@ def test_single_rows_and_columns_that_are_added_lie_as_the_result() -> None:
 
 def test_a_kind_without_kernels_says_what_to_change() -> None:
     a, b = np.ones((100, 8), np.float32), np.ones((8, 100), np.float32)
-    with pytest.raises(ArgumentError, match="C and D lie otherwise"):
+    with pytest.raises(ArgumentError, match="C and D lie differently"):
         pycutlass.matmul(a, b, np.ones((100, 100), np.float32).T, beta=1)
     with pytest.raises(ArgumentError, match="precision='3xtf32'"):
         pycutlass.matmul(a, b, epilogue=pycutlass.epilogue.fusions.swiglu)

@@ -11,7 +11,7 @@ from products import K, M, N, close, integers, product, random
 import pycutlass
 from pycutlass import cutlass
 from pycutlass.epilogue import Source, activations
-from pycutlass.errors import ArgumentError, PyCutlassError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 
 ACTIVATIONS = [None, *(getattr(activations, name) for name in activations.__all__ if name[0].islower())]
 ACTIVATIONS = [each for each in ACTIVATIONS if each is None or isinstance(each, type)]
@@ -76,7 +76,7 @@ def test_a_c_that_lies_otherwise_is_copied_where_that_is_allowed() -> None:
     for out in (np.full((12, 16), 99, np.float32), np.full((16, 12), 99, np.float32).T, None):
         for laid in (c, np.asfortranarray(c), np.repeat(c, 2, axis=1)[:, ::2]):
             close(pycutlass.matmul(a, b, laid, beta=1, bias=bias, out=out, allow_copy=True), right)
-    with pytest.raises(ArgumentError, match=r"C and D lie otherwise.*allow_copy=True"):
+    with pytest.raises(ArgumentError, match=r"C and D lie differently.*allow_copy=True"):
         pycutlass.matmul(a, b, np.asfortranarray(c), beta=1, bias=bias)
     stack = product(random(3, 12, 8) * 0, b) + c
     laid = np.ascontiguousarray(stack.swapaxes(1, 2)).swapaxes(1, 2).astype(np.float32)
@@ -210,3 +210,16 @@ def test_int8_with_adjacent_elements_of_k_in_neither_operand() -> None:
     with pytest.raises(ArgumentError, match="Elements of K must be adjacent in A or B of int8"):
         pycutlass.matmul(a, b)
     assert np.array_equal(pycutlass.matmul(a, integers(N, K).T).shape, (M, N))
+
+
+def test_what_is_added_has_the_type_of_the_result() -> None:
+    a, b = random(8, 16, dtype=np.float16), random(16, 24, dtype=np.float16)
+    bias = random(24, dtype=np.float32)
+    for options in ({}, {"scales": (1, 2)}, {"epilogue": pycutlass.gelu}):
+        with pytest.raises(
+            ArgumentTypeError, match=r"^bias is float32 and the result float16: convert bias to float16"
+        ):
+            pycutlass.matmul(a, b, bias=bias, **options)
+    with pytest.raises(ArgumentTypeError, match=r"^c is float32 and the result float16: convert c to float16"):
+        pycutlass.matmul(a, b, random(8, 24, dtype=np.float32), beta=1)
+    close(pycutlass.matmul(a, b, bias=bias, out_dtype=np.float32), product(a, b) + bias, np.float32)

@@ -285,15 +285,15 @@ def test_problems_are_read_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "needs the titles m, n, k"),
+        ("", "needs the columns m, n, k"),
         ("m,n\n1,2\n", "it has m, n"),
         ("m,n,k,colour\n1,2,3,4\n", "colour"),
         ("m,n,k\n", "has no problem"),
         ("m,n,k\n1,2,3\n1,2,x\n", "line 3, column k: it must be an integer, such as 512; got 'x'"),
-        ("m,n,k\n1,2\n", "line 2: it needs 3 values"),
+        ("m,n,k\n1,2\n", "line 2: it has 2 values, and the file has 3 columns"),
         (
             "n,h,w,c,k,r\n",
-            "needs the titles n, h, w, c, k, r, s in its first line.* of GEMMs m, n, k; of groups problem_sizes",
+            "needs the columns n, h, w, c, k, r, s, named in its first.* of GEMMs m, n, k; of groups problem_sizes",
         ),
         ("n,h,w,c,k,r,s\n2,8,8,16,8,3,0\n", "line 2: "),
         ("n,h,w,c,k,r,s\n2,8,8,16,8,9,9\n", "line 2: "),

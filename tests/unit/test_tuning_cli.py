@@ -42,6 +42,7 @@ def test_without_a_gpu_nothing_is_compiled(run, problems):
     for command in (("tune", problems), ("profile", "--m", 64, "--n", 64, "--k", 64)):
         code, out, err = run(*command)
         assert (code, out) == (1, "") and err.startswith("pycutlass: no GPU can be used: ")
+        assert "--compile-only" in err
 
 
 @pytest.mark.usefixtures("never")
@@ -50,6 +51,12 @@ def test_what_is_wrong_is_said_first(run, problems, tmp_path):
     assert code == 1 and "cannot be read as a list of problems" in err
     code, _, err = run("profile", "--m", 64, "--n", 64, "--k", 64, "--dtype", "flaot16")
     assert code == 1 and "Did you mean" in err
+    code, _, err = run("profile", "--m", 64, "--n", 64, "--k", 64, "--budget", "soon")
+    assert code == 1 and "budget must be seconds" in err
+    sizes = tmp_path / "sizes.txt"
+    sizes.write_text("64 x")
+    code, _, err = run("profile", "--problem-sizes-file", sizes, "--n", 64, "--k", 64)
+    assert code == 1 and f"the sizes in {sizes} must be M or MxNxK of each product" in err
     code, _, err = run("tune", problems, "--split-k-slices", "1,x")
     assert code == 2 and "--split-k-slices takes integers between commas" in err
 
@@ -167,7 +174,7 @@ def test_options_that_make_no_problem_say_which_do(run):
             "GEMMs need --n, --k too (convolutions have --n, --h, --w, --c, --k, --r, --s; groups have --prob",
         ),
         (("--h", 8), "convolutions need --n, --w, --c, --k, --r, --s too"),
-        ((*SIZE, "--pad", 1), "GEMMs have no --pad: leave it out, or give --m, --n, --k, --batch, --layout"),
+        ((*SIZE, "--pad", 1), "GEMMs have no --pad: leave it out; they have --m, --n, --k, --batch, --layout"),
         ((*SIZE, "--conv-kind", "fprop"), "GEMMs have no --conv-kind"),
         (("--problem-sizes", "8,x", "--n", 8, "--k", 8), "--problem-sizes must be M or MxNxK of each product"),
     ):

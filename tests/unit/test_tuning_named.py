@@ -132,15 +132,17 @@ def test_files(name: str, tmp_path: Path) -> None:
         (f"m,n,k\n8,8,{'9' * 5000}\n", r"line 2, column k: it must be an integer, such as 512; got "),
         ("problem_sizes,n,k\n,8,8\n", r"line 2, column problem_sizes: it is empty, and groups need it"),
         ("problem_sizes,n,k\n8,8,eight\n", r"line 2, column k: it must be an integer, such as 512; got 'eight'"),
-        ("problem_sizes\n8\n", r"line 2: problem_sizes\[0\] is 8, M alone: give n and k for all products"),
+        ("problem_sizes\n8\n", r"line 2: problem_sizes\[0\] is 8, M alone: give n and k, for all products"),
         ("problem_sizes,n\n8x8x8,8\n", r"line 2: problem_sizes\[0\] has M, N and K, and n or k is given too"),
         ("problem_sizes,n,k\n0,8,8\n", r"line 2: no product of the group has elements"),
-        ("problem_sizes,m\n8,8\n", r"needs the titles problem_sizes .* it has problem_sizes, m\. "),
+        ("problem_sizes,m\n8,8\n", r"needs the columns problem_sizes, .* it has problem_sizes, m\. "),
         ("problem_sizes,layuot\n8,tn\n", r"Did you mean layout\?"),
         ("m,n,k,m\n1,2,3,4\n", r"m is there twice"),
         ("m,n,k,epilogue\n8,8,8,bias_gleu\n", r"line 2: epilogue must be one of .*Did you mean bias_gelu\?"),
         ("m,n,k,source\n8,8,8,row\n", r"line 2: source must be one of matrix, bias; got 'row'"),
         ("m,n,k,epilogue,source\n8,8,8,bias_gelu,bias\n", r"line 2: source='bias' is for linear .*leave source out"),
+        ("n,h,w,c,k,r,s,groups\n2,8,8,8,8,3,3,3\n", r"line 2: groups must divide c and k; got groups=3, c=8 and k=8$"),
+        ("n,h,w,c,k,r,s\n2,2,8,8,8,3,3\n", r"line 2: the dilated filter must fit .* the padded input has 2$"),
         ("n,h,w,c,k,r,s,pad\n2,8,8,8,8,3,3,1x\n", r"line 2, column padding: it must be an integer, or two for .*'1x'"),
     ],
 )
@@ -159,7 +161,10 @@ def test_names_of_a_command_line() -> None:
     for given, said in (
         ({"m": "8", "n": "8"}, r"GEMMs need --k too \(convolutions have --n, --h, .*; groups have --problem-sizes\)"),
         ({"n": "8", "h": "8"}, r"convolutions need --w, --c, --k, --r, --s too"),
-        ({"problem_sizes": "8", "stride": "1"}, r"groups have no --stride: leave it out, or give --problem-sizes, --n"),
+        (
+            {"problem_sizes": "8", "stride": "1"},
+            r"groups have no --stride: leave it out; they have --problem-sizes, --n",
+        ),
         ({"m": "8", "n": "8", "k": "x"}, r"^--k must be an integer, such as 512; got 'x'"),
     ):
         with pytest.raises(ArgumentError, match=said):
