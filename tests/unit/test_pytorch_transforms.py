@@ -214,3 +214,28 @@ def test_exported() -> None:
     program = torch.export.export(Layer(), (x, weight))
     assert [node.target for node in program.graph.nodes if node.op == "call_function"] == [ops.linear.default]
     torch.testing.assert_close(program.module()(x, weight), functional.relu(x @ weight.T))
+
+
+def test_variants_with_out_are_refused_where_derivatives_or_batches_would_be_lost() -> None:
+    x, other = numbers(4, 3).detach(), numbers(3, 5).detach()
+
+    def written(x: torch.Tensor) -> Any:
+        out = torch.zeros(4, 5, dtype=torch.float64)
+        ops.matmul.out(x, other, out=out)
+        return out.sum()
+
+    for transform in (torch.func.grad, torch.vmap):
+        with pytest.raises(ArgumentError, match=r"variants with out cannot be called in a transform of torch.func"):
+            transform(written)(x)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_variants_with_out_are_refused_in_forward_mode() -> None:
+    x, other = numbers(4, 3).detach(), numbers(3, 5).detach()
+    out = torch.zeros(4, 5, dtype=torch.float64)
+    with forward_ad.dual_level(), torch.no_grad():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        for call in (lambda: ops.matmul.out(dual, other, out=out), lambda: ops.linear.out(dual, other.T, out=out)):
+            with pytest.raises(ArgumentError, match=r"\.out has no derivative in forward mode"):
+                call()
+    assert not out.any()
