@@ -223,6 +223,15 @@ def test_scalars_of_a_sum_in_slices() -> None:
     torch.testing.assert_close(torch.autograd.grad(made.sum(), given), torch.autograd.grad(wanted.sum(), given))
 
 
+@pytest.mark.parametrize("activation", [each for each in ACTIVATIONS if each is not None])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_derivatives_where_pieces_meet_are_those_of_torch(activation: str, create_graph: bool) -> None:
+    x = torch.tensor([[-3.0], [0.0], [3.0]], dtype=torch.float64, requires_grad=True)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    made = torch.autograd.grad(ops.linear(x, one, None, activation).sum(), x, create_graph=create_graph)
+    torch.testing.assert_close(made, torch.autograd.grad(ACTIVATIONS[activation](x).sum(), x))
+
+
 @pytest.fixture
 def in_tf32() -> Iterator[None]:
     setting = torch.backends.cuda.matmul

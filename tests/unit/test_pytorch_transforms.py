@@ -117,6 +117,23 @@ def test_vmap_of_sums(shape: tuple[int, ...], scalars: dict[str, float]) -> None
         )
 
 
+@pytest.mark.parametrize(
+    ("operator", "shapes", "message"),
+    [
+        (ops.linear, ((4, 3), (2, 5, 3), (1,)), r"bias must be of \(5,\)"),
+        (ops.linear, ((4, 3), (2, 6, 5, 3), (5,)), r"weight must be a matrix, got shape \(6, 5, 3\)"),
+        (ops.matmul, ((), (2, 5, 3)), r"input must have one dimension or more"),
+        (ops.addmm, ((5,), (2, 3), (3, 5)), r"mat1 must be a matrix, got shape \(3,\)"),
+        (ops.addmm, ((7, 4, 5), (2, 4, 3), (3, 5)), r"input of shape \(7, 4, 5\) does not broadcast"),
+        (ops.swiglu, ((4, 3), (2, 1, 3), (5, 3)), r"gate_weight of shape \(1, 3\) and up_weight of shape \(5, 3\)"),
+    ],
+)
+def test_batches_are_refused_as_each_of_them_is(operator: Any, shapes: tuple[Any, ...], message: str) -> None:
+    axes = (None, 0, None)[: len(shapes)]
+    with pytest.raises(ArgumentError, match=message):
+        torch.vmap(operator, axes)(*(torch.ones(shape) for shape in shapes))
+
+
 def test_gradients_of_a_batch() -> None:
     x, weight = numbers(BATCH, 4, 3), numbers(5, 3)
     made = torch.vmap(lambda each: ops.linear(each, weight, None, "gelu"))(x)
