@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -144,7 +145,7 @@ def _why_not(module: nn.Linear | nn.Conv2d) -> str | None:
         return "its forward was replaced, so it may compute something else"
     if hasattr(module, "activation"):
         return "it has an attribute activation of its own, and a layer here applies what is called so"
-    weight = getattr(module, "weight", None)
+    weight: Any = getattr(module, "weight", None)
     if type(weight) not in (torch.Tensor, nn.Parameter) or weight.layout is not torch.strided:
         kept = type(weight).__name__ if type(weight) is not nn.Parameter else str(weight.layout)
         return f"its weight is a {kept}, and kernels read plain tensors"

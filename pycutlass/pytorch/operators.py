@@ -37,7 +37,6 @@ NAMESPACE = "pycutlass"
 library = _untyped.Library(NAMESPACE, "DEF")
 
 _REMEDY = "take gradients with backward() or torch.autograd.grad"
-_untyped_graph: Any = torch.autograd.graph
 _after_autograd = torch._C._after_autograd_keyset
 
 
@@ -184,7 +183,7 @@ def check_no_tangent(operator: Any, *given: Any) -> None:
 
 def was_written(out: torch.Tensor) -> None:
     """Tell autograd of a kernel's writes, so that backward refuses what was saved before them."""
-    _untyped_graph.increment_version(out)
+    torch.autograd.graph.increment_version(out)
 
 
 def below_autograd() -> Any:
