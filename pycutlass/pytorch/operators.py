@@ -37,7 +37,7 @@ NAMESPACE = "pycutlass"
 library = _untyped.Library(NAMESPACE, "DEF")
 
 _REMEDY = "take gradients with backward() or torch.autograd.grad"
-_after_autograd = torch._C._after_autograd_keyset
+_after_autograd = torch._C._after_ADInplaceOrView_keyset
 
 
 def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
@@ -131,7 +131,8 @@ def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[A
     def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
         _check_modes(operator, (*args, *named.values()))
         if not needs_gradient(*args, *named.values()):
-            return operator.redispatch(keyset & _after_autograd, *args, **named)
+            with below_autograd():
+                return operator.redispatch(keyset & _after_autograd, *args, **named)
         return function.apply(*arranged(*args, **named))
 
     library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
@@ -144,7 +145,8 @@ def without_gradient(operator: Any) -> None:
         _check_modes(operator, (*args, *named.values()))
         parameters = (each.name for each in operator._schema.arguments)
         check_no_gradient(str(operator), **dict(zip(parameters, args, strict=False)), **named)
-        return operator.redispatch(keyset & _after_autograd, *args, **named)
+        with below_autograd():
+            return operator.redispatch(keyset & _after_autograd, *args, **named)
 
     library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
 
@@ -187,8 +189,12 @@ def was_written(out: torch.Tensor) -> None:
 
 
 def below_autograd() -> Any:
-    """Return a context in which calls of operators go to what computes them, past autograd."""
-    return torch._C._AutoDispatchBelowAutograd()
+    """Return a context in which calls of operators go to what computes them, past autograd and what it knows of views.
+
+    A result may be a view of memory that nobody else has. If torch knew it as one, it would refuse to change it in
+    place, as ``torch.nn.ReLU(inplace=True)`` does.
+    """
+    return torch._C._AutoDispatchBelowADInplaceOrView()
 
 
 def needs_gradient(*values: Any) -> bool:

@@ -256,3 +256,28 @@ def test_variants_with_out_are_refused_in_forward_mode() -> None:
             with pytest.raises(ArgumentError, match=r"\.out has no derivative in forward mode"):
                 call()
     assert not out.any()
+
+
+ROWS = X.detach().expand(2, 8, 16)
+CHANGED: dict[str, Callable[[], Any]] = {
+    **CAST,
+    "matmul of a batch": lambda: ops.matmul(ROWS, W.T),
+    "linear of a batch": lambda: ops.linear(ROWS, W, BIAS, "gelu"),
+    "swiglu of a batch": lambda: ops.swiglu(ROWS, W, W),
+    "conv2d, activated": lambda: ops.conv2d(IMAGES, FILTERS, None, (1, 1), (0, 0), (1, 1), 1, "silu"),
+    "conv2d_input": lambda: ops.conv2d_input((1, 8, 6, 6), FILTERS, IMAGES),
+    "conv2d_weight": lambda: ops.conv2d_weight(IMAGES, (8, 8, 3, 3), IMAGES[:, :, :2, :2]),
+}
+
+
+@pytest.mark.parametrize("records", [True, False])
+@pytest.mark.parametrize("name", CHANGED)
+def test_results_may_be_changed_in_place(name: str, records: bool) -> None:
+    """As ``torch.nn.ReLU(inplace=True)`` does behind a layer."""
+    with torch.set_grad_enabled(records):
+        made = CHANGED[name]()
+    wanted, two = made.detach() * 2, torch.full((), 2.0, requires_grad=True)
+    made.mul_(two)
+    torch.testing.assert_close(made, wanted)
+    made.sum().backward()
+    torch.testing.assert_close(two.grad, wanted.sum() / 2)
