@@ -126,7 +126,7 @@ class Conv2d(_Activated, nn.Conv2d):
         options = (stride, padding, dilation, groups, bias, padding_mode, device, dtype)
         super().__init__(in_channels, out_channels, kernel_size, *options)
         self.activation = activation
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.weight = nn.Parameter(self.weight.detach().contiguous(memory_format=torch.channels_last))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return activation(conv2d(input, weight) + bias), of one image or of a batch of them."""
@@ -222,7 +222,8 @@ class GroupedLinear(nn.Module):
 class SwiGLU(nn.Module):
     """The gated layer of transformers, ``down_proj(silu(gate_proj(x)) * up_proj(x))``, without biases.
 
-    The gate is applied in the kernel of a product. The state dict is that of three ``torch.nn.Linear``.
+    The gate is applied in the kernel of a product. The state dict is that of three ``torch.nn.Linear``. Where
+    `gate_proj` or `up_proj` is replaced, parametrized, or has a bias, an activation or hooks, both are called instead.
 
     Parameters
     ----------
@@ -260,9 +261,22 @@ class SwiGLU(nn.Module):
         self.down_proj = Linear(hidden_features, result, False, device, dtype)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return the layer's result; hooks of `gate_proj` and `up_proj` are not called."""
-        made: torch.Tensor = self.down_proj(SWIGLU(input, self.gate_proj.weight, self.up_proj.weight))
+        """Return the layer's result."""
+        gate, up = self.gate_proj, self.up_proj
+        if _is_its_weight(gate) and _is_its_weight(up):
+            gated = SWIGLU(input, gate.weight, up.weight)
+        else:
+            gated = functional.silu(gate(input)) * up(input)
+        made: torch.Tensor = self.down_proj(gated)
         return made
+
+
+def _is_its_weight(layer: nn.Module) -> bool:
+    """Return whether a layer does nothing but multiply by its weight."""
+    if type(layer) not in (Linear, nn.Linear) or "forward" in vars(layer):
+        return False
+    hooks = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
+    return layer.bias is None and getattr(layer, "activation", None) is None and not any(hooks)
 
 
 for _module in (Linear, Conv2d, GroupedLinear, SwiGLU):  # `forward` is traced, and called with each batch

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch_operators import ACTIVATIONS, numbers
 
@@ -110,6 +111,44 @@ def test_swiglu() -> None:
 
     same(SwiGLU(6, 10, dtype=torch.float64), Theirs(), numbers(2, 4, 6))
     assert SwiGLU(6, 10, 3)(torch.ones(4, 6)).shape == (4, 3)
+
+
+def biased(layer: SwiGLU) -> None:
+    layer.gate_proj = Linear(3, 4, dtype=torch.float64)
+
+
+def activated(layer: SwiGLU) -> None:
+    layer.up_proj.activation = "relu"
+
+
+def hooked_behind(layer: SwiGLU) -> None:
+    layer.up_proj.register_forward_hook(lambda module, given, made: made + 1)
+
+
+def forwarded(layer: SwiGLU) -> None:
+    layer.gate_proj.forward = lambda input: input[..., :1]  # type: ignore[method-assign]
+
+
+def normed(layer: SwiGLU) -> None:
+    nn.utils.parametrizations.weight_norm(layer.gate_proj)
+
+
+@pytest.mark.parametrize("change", [biased, activated, hooked_behind, forwarded, normed])
+def test_gates_that_do_more_than_multiply_are_called(change: Callable[[SwiGLU], None]) -> None:
+    layer, x = SwiGLU(3, 4, dtype=torch.float64), numbers(2, 3)
+    change(layer)
+    wanted = layer.down_proj(functional.silu(layer.gate_proj(x)) * layer.up_proj(x))
+    torch.testing.assert_close(layer(x), wanted)
+    given = [x, *(each for name, each in layer.named_parameters() if change is not forwarded or "gate" not in name)]
+    found = torch.autograd.grad(layer(x).sum(), given)
+    torch.testing.assert_close(found, torch.autograd.grad(wanted.sum(), given))
+
+
+def test_layers_are_made_without_memory() -> None:
+    with FakeTensorMode():
+        model = nn.Sequential(Conv2d(2, 3, 3, activation="relu"), nn.Flatten(), Linear(27, 4), SwiGLU(4, 8))
+        assert model(torch.empty(5, 2, 5, 5)).shape == (5, 4)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(
