@@ -158,6 +158,11 @@ def test_tensors_that_do_not_fit_are_called_as_torch_calls_them(device: str) -> 
             ops.conv2d(made(1, 4, 5, 5), made(4, 4, 3, 3), None, *geometry)
     with pytest.raises(ArgumentError, match=r"grad_output must be of \(1, 4, 3, 3\), the output of such a convolution"):
         ops.conv2d_input((1, 4, 5, 5), made(4, 4, 3, 3), made(1, 4, 2, 3))
+    # Of an odd number of channels, for whose gradients no kernel has a stride.
+    with pytest.raises(ArgumentError, match=r"grad_output must be of \(1, 3, 2, 2\), the output of such a convolution"):
+        ops.conv2d_input((1, 3, 5, 5), made(3, 3, 3, 3).half(), made(1, 3, 4, 2).half(), (2, 2))
+    with pytest.raises(ArgumentError, match=r"stride must be two integers of 1 or more, got \(2, 0\)"):
+        ops.conv2d_input((1, 3, 5, 5), made(3, 3, 3, 3).half(), made(1, 3, 2, 2).half(), (2, 0))
     with pytest.raises(ArgumentError, match=r"grad_output must be of \(1, 4, 3, 3\), the output of such a convolution"):
         ops.conv2d_weight(made(1, 4, 5, 5), (4, 4, 3, 3), made(1, 4, 2, 3))
 

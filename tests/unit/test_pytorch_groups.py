@@ -132,6 +132,13 @@ def test_scaled_mm_of_integers_is_float32() -> None:
     assert passes_opcheck(ops.scaled_mm.default, a, b.T, scale_a, scale_b)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_scaled_mm_is_of_matrices(device: str) -> None:
+    a, scale = torch.ones(2, 16, 16, device=device).to(torch.float8_e4m3fn), torch.ones((), device=device)
+    with pytest.raises(ArgumentError, match=r"mat_a must be a matrix, got shape \(2, 16, 16\)"):
+        ops.scaled_mm(a, a[0].T, scale, scale)
+
+
 def test_scaled_mm_has_no_gradient() -> None:
     a, scale = torch.ones(16, 16).to(torch.float8_e4m3fn), torch.ones(()).requires_grad_()
     with pytest.raises(ArgumentError, match=r"scale_b requires a gradient, and pycutlass.scaled_mm.default has none"):
