@@ -263,7 +263,7 @@ class SwiGLU(nn.Module):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the layer's result."""
         gate, up = self.gate_proj, self.up_proj
-        if _is_its_weight(gate) and _is_its_weight(up):
+        if _only_multiplies(gate) and _only_multiplies(up):
             gated = SWIGLU(input, gate.weight, up.weight)
         else:
             gated = functional.silu(gate(input)) * up(input)
@@ -271,8 +271,8 @@ class SwiGLU(nn.Module):
         return made
 
 
-def _is_its_weight(layer: nn.Module) -> bool:
-    """Return whether a layer does nothing but multiply by its weight."""
+def _only_multiplies(layer: nn.Module) -> bool:
+    """Return whether all that a layer does is a product with its weight."""
     if type(layer) not in (Linear, nn.Linear) or "forward" in vars(layer):
         return False
     hooks = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
