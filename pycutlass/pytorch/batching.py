@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pycutlass.pytorch.activations import activation_of
+from pycutlass.pytorch.casting import as_autocast_has_it
 from pycutlass.pytorch.gated import SWIGLU
 from pycutlass.pytorch.operators import library
 from pycutlass.pytorch.products import LINEAR, MATMUL
@@ -94,8 +95,9 @@ def _checked(operator: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
 
     def batched(info: Any, axes: Any, *tensors: Any, **options: Any) -> Any:
         padded = (*axes, *(None,) * (len(tensors) - len(axes)))
-        operator(*(_described(each, axis) for each, axis in zip(tensors, padded, strict=True)), **options)
-        return rule(info, axes, *tensors, **options)
+        given = [as_autocast_has_it(each) for each in tensors]  # torch calls rules before it casts
+        operator(*(_described(each, axis) for each, axis in zip(given, padded, strict=True)), **options)
+        return rule(info, axes, *given, **options)
 
     return batched
 

@@ -41,6 +41,21 @@ def test_autocast(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(made.float(), plain, rtol=0.1, atol=0.1)
 
 
+def test_autocast_of_batches() -> None:
+    x, half = torch.ones(2, 8, 16), W.detach().bfloat16()
+    calls: tuple[Callable[[Any], Any], ...] = (
+        lambda each: ops.linear(each, half, BIAS, "gelu"),
+        lambda each: ops.addmm(BIAS, each, half.T),
+        lambda each: ops.matmul(each, half.T),
+        lambda each: ops.swiglu(each, W, half),
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        for call in calls:
+            made = torch.vmap(call)(x)
+            assert made.dtype == torch.bfloat16
+            torch.testing.assert_close(made[0], call(x[0]), rtol=0.02, atol=0.02)
+
+
 def test_gradients_go_through_casts() -> None:
     given = [each.detach().clone().requires_grad_() for each in (X, W, BIAS)]
     with torch.autocast("cpu", torch.bfloat16):
