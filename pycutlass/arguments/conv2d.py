@@ -293,7 +293,7 @@ class Conv2dArguments(Arguments):
         product = _core.implicit_gemm_problem_size(self.operation.conv_kind, self._size)
         m, n = product.m(), product.n()
         written = port in self.operation.epilogue_functor.outputs
-        if port.form != "matrix" or tensor is None or not m or not n:
+        if port.form != "matrix" or tensor is None:
             return port_operand(port, tensor, m, n, 1, written=written)
         made = conv_tensor(port_operand_of(port, self.operation, self._size), tensor)
         # A filter gradient, which has no gaps, is a matrix of one row for each of K.

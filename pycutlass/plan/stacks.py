@@ -229,6 +229,11 @@ class Result:
                 raise ArgumentError(
                     f"out of shape {view.shape} with strides {view.strides} is none that a kernel writes: {_REMEDY}"
                 )
+            if any(step == 0 and extent > 1 for step, extent in zip(view.strides or (), view.shape, strict=False)):
+                raise ArgumentError(
+                    f"out of shape {view.shape} with strides {view.strides} has several elements at one address, as "
+                    f"an expanded tensor has: pass memory for each of them"
+                )
             self._copy = new_tensor(out, view, shape, str(view.dtype_name))
             packed = wrap("out", self._copy)
             full, strides = product.inserted(packed.shape or (), packed.strides or (), self._columns)

@@ -105,7 +105,7 @@ def _slope_of_gelu_tanh(t: Any) -> Any:
 
 
 def _slope_of_hardswish(t: Any) -> Any:
-    return where(t < -3, 0.0, where(t <= 3, t * (1 / 3) + 0.5, 1.0))
+    return where(t <= -3, 0.0, where(t < 3, t * (1 / 3) + 0.5, 1.0))
 
 
 def _slope_of_silu(t: Any) -> Any:

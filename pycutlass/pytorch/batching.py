@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pycutlass.pytorch.activations import activation_of
+from pycutlass.pytorch.casting import as_autocast_has_it
 from pycutlass.pytorch.gated import SWIGLU
 from pycutlass.pytorch.operators import library
 from pycutlass.pytorch.products import LINEAR, MATMUL
@@ -88,7 +90,29 @@ def _activated(tensor: Tensor, activation: str | None) -> Any:
     return tensor if named is None else named.function(tensor)
 
 
+def _checked(operator: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rule that takes what the operator takes, so that nothing broadcasts that does not without a batch."""
+
+    def batched(info: Any, axes: Any, *tensors: Any, **options: Any) -> Any:
+        padded = (*axes, *(None,) * (len(tensors) - len(axes)))
+        given = [as_autocast_has_it(each) for each in tensors]  # torch calls rules before it casts
+        operator(*(_described(each, axis) for each, axis in zip(given, padded, strict=True)), **options)
+        return rule(info, axes, *given, **options)
+
+    return batched
+
+
+def _described(value: Any, axis: int | None) -> Any:
+    """Return one tensor of a batch, without its memory."""
+    if not isinstance(value, Tensor):
+        return value
+    shape = list(value.shape)
+    if axis is not None:
+        del shape[axis]
+    return torch.empty(shape, dtype=value.dtype, device="meta")
+
+
 def register_batches() -> None:
     """Register the rules; torch calls an operator that has none once for each of a batch."""
     for operator, rule in ((MATMUL, _matmul), (LINEAR, _linear), (ADDMM, _addmm), (SWIGLU, _swiglu)):
-        torch.library.register_vmap(operator.name(), rule, lib=library)
+        torch.library.register_vmap(operator.name(), _checked(operator, rule), lib=library)

@@ -14,7 +14,7 @@ from pycutlass.pytorch.operators import library
 from pycutlass.pytorch.products import LINEAR, MATMUL
 from pycutlass.pytorch.sums import ADDMM
 
-__all__ = ["register_casts"]
+__all__ = ["as_autocast_has_it", "register_casts"]
 
 
 def _cast_on(device_type: str, operator: Any) -> Callable[..., Any]:
@@ -35,6 +35,14 @@ def _lowered(value: Any, device_type: str, dtype: torch.dtype) -> Any:
     """Return a tensor in a type: as torch does it, float64 and tensors of other devices stay as they are."""
     is_cast = isinstance(value, torch.Tensor) and value.is_floating_point() and value.device.type == device_type
     return value.to(dtype) if is_cast and value.dtype is not torch.float64 else value
+
+
+def as_autocast_has_it(value: Any) -> Any:
+    """Return a tensor in the type of the autocast around the call, if there is one; another value as it is."""
+    device_type = value.device.type if isinstance(value, torch.Tensor) else None
+    if device_type not in _KEYS or not torch.is_autocast_enabled(device_type):
+        return value
+    return _lowered(value, device_type, torch.get_autocast_dtype(device_type))
 
 
 _KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -76,7 +77,7 @@ def convert(model: nn.Module, *, filter_fn: Callable[[nn.Module, str], bool] | N
 
     Modules stay the objects that they are, with their parameters, buffers and hooks, so optimizers, tied weights and
     checkpoints go on working; only what computes them is another. Weights of convolutions are put into the memory
-    format channels_last.
+    format channels_last, which gives them new memory: share it with other processes or tensors afterwards.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ def convert(model: nn.Module, *, filter_fn: Callable[[nn.Module, str], bool] | N
     Raises
     ------
     ArgumentTypeError
-        The model is no ``torch.nn.Module``.
+        The model is no ``torch.nn.Module``, or `filter_fn` cannot be called.
 
     Examples
     --------
@@ -104,8 +105,11 @@ def convert(model: nn.Module, *, filter_fn: Callable[[nn.Module, str], bool] | N
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    replaced, left, not_called = [], {}, set[nn.Module]()
-    for name, module in list(model.named_modules()):
+    if filter_fn is not None and not callable(filter_fn):
+        raise ArgumentTypeError(f"filter_fn must be a function of a module and its name, got {shown(filter_fn)}")
+    chosen: dict[str, nn.Linear | nn.Conv2d] = {}
+    left, not_called = {}, set[nn.Module]()
+    for name, module in model.named_modules():
         if module in not_called or type(module) in _OURS.values():
             continue
         other = next((why for kind, why in _OTHERS if isinstance(module, kind)), None)
@@ -117,11 +121,12 @@ def convert(model: nn.Module, *, filter_fn: Callable[[nn.Module, str], bool] | N
             if reason is None and filter_fn is not None and not filter_fn(module, name):
                 reason = "filter_fn left it"
             if reason is None:
-                _replace(module)
-                replaced.append(name)
+                chosen[name] = module
             else:
                 left[name] = reason
-    return Conversion(model, tuple(replaced), left)
+    for module in chosen.values():  # once all are chosen, so that what `filter_fn` raises leaves the model as it was
+        _replace(module)
+    return Conversion(model, tuple(chosen), left)
 
 
 def _replace(module: nn.Linear | nn.Conv2d) -> None:
@@ -138,7 +143,9 @@ def _why_not(module: nn.Linear | nn.Conv2d) -> str | None:
         return f"{kind.__name__} is a class of its own, and may compute something else than its base class"
     if "forward" in vars(module):
         return "its forward was replaced, so it may compute something else"
-    weight = module.weight
+    if hasattr(module, "activation"):
+        return "it has an attribute activation of its own, and a layer here applies what is called so"
+    weight: Any = getattr(module, "weight", None)
     if type(weight) not in (torch.Tensor, nn.Parameter) or weight.layout is not torch.strided:
         kept = type(weight).__name__ if type(weight) is not nn.Parameter else str(weight.layout)
         return f"its weight is a {kept}, and kernels read plain tensors"

@@ -72,15 +72,21 @@ def _fake_with_slope(
 def _conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any) -> Any:
     geometry, grad = Geometry(*given), plain(grad_output)
     size = tuple(int(each) for each in input_size)
+    _check_gradient(size, weight, grad, geometry)  # pixels are spread by shapes that fit
     if not takes_stride(geometry, size, weight):
         grad, geometry = spread(geometry, size, weight.shape, grad)
     return convolutions.conv2d_input(grad, plain(weight), size, **geometry.options, allow_copy=True)
 
 
 def _fake_conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any) -> Tensor:
-    check_equal_types(grad_output, weight, ("grad_output", "weight"))
-    check_images("grad_output", grad_output, Geometry(*given).output(input_size, weight.shape))
+    _check_gradient(input_size, weight, grad_output, Geometry(*given))
     return new_images(grad_output, tuple(input_size), result_dtype("grad_output", grad_output.dtype))
+
+
+def _check_gradient(input_size: Any, weight: Tensor, grad_output: Tensor, geometry: Geometry) -> None:
+    """Raise ArgumentError unless a gradient is that of the output of such a convolution."""
+    check_equal_types(grad_output, weight, ("grad_output", "weight"))
+    check_images("grad_output", grad_output, geometry.output(input_size, weight.shape))
 
 
 def _conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given: Any) -> Any:

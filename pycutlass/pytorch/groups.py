@@ -104,15 +104,15 @@ class _GroupedMm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         mat_a, mat_b, offs = ctx.saved_tensors
-        grad = grad.to(mat_a.dtype)
         of_a = of_b = of_bias = None
+        if ctx.needs_input_grad[3]:
+            of_bias = _sums_of_groups(grad, offs).sum_to_size(ctx.shape_of_bias)
+        grad = grad.to(mat_a.dtype)
         # What divides an operand divides the result or the sum, so each gradient is a form of the same operator.
         if ctx.needs_input_grad[0]:
             of_a = GROUPED_MM(grad, mat_b.mT, offs=offs)
         if ctx.needs_input_grad[1]:
             of_b = GROUPED_MM(mat_a.mT, grad, offs=offs)
-        if ctx.needs_input_grad[3]:
-            of_bias = _sums_of_groups(grad, offs).sum_to_size(ctx.shape_of_bias)
         return of_a, of_b, None, of_bias, None
 
 

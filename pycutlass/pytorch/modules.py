@@ -18,7 +18,24 @@ from pycutlass.pytorch.products import LINEAR
 __all__ = ["Conv2d", "GroupedLinear", "Linear", "SwiGLU"]
 
 
-class Linear(nn.Linear):
+class _Activated(nn.Module):
+    """What layers share that are constructed with an activation, or made by `convert` of those without one."""
+
+    activation: str | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; an activation must have a name, and a module would hide behind that of the class."""
+        if name == "activation":
+            activation_of(value)
+        super().__setattr__(name, value)
+
+    def extra_repr(self) -> str:
+        """Return the options as ``print`` shows them."""
+        shown = "" if self.activation is None else f", activation={self.activation!r}"
+        return f"{super().extra_repr()}{shown}"
+
+
+class Linear(_Activated, nn.Linear):
     """``torch.nn.Linear`` with an activation in the same kernel; parameters and state dict are those of torch's.
 
     Parameters
@@ -43,9 +60,6 @@ class Linear(nn.Linear):
     <All keys matched successfully>
     """
 
-    #: Of the class as well, since `convert` makes one of a layer that was constructed without it.
-    activation: str | None = None
-
     def __init__(
         self,
         in_features: int,
@@ -65,12 +79,8 @@ class Linear(nn.Linear):
         made: torch.Tensor = LINEAR(input, self.weight, self.bias, self.activation)
         return made
 
-    def extra_repr(self) -> str:
-        """Return the options as ``print`` shows them."""
-        return f"{super().extra_repr()}{_shown(self.activation)}"
 
-
-class Conv2d(nn.Conv2d):
+class Conv2d(_Activated, nn.Conv2d):
     """``torch.nn.Conv2d`` with an activation in the same kernel; parameters and state dict are those of torch's.
 
     Weights are kept in the memory format channels_last, and results are in it. Images in another one are copied.
@@ -96,8 +106,6 @@ class Conv2d(nn.Conv2d):
     torch.Size([2, 16, 5, 5])
     """
 
-    activation: str | None = None
-
     def __init__(
         self,
         in_channels: int,
@@ -118,7 +126,7 @@ class Conv2d(nn.Conv2d):
         options = (stride, padding, dilation, groups, bias, padding_mode, device, dtype)
         super().__init__(in_channels, out_channels, kernel_size, *options)
         self.activation = activation
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.weight = nn.Parameter(self.weight.detach().contiguous(memory_format=torch.channels_last))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return activation(conv2d(input, weight) + bias), of one image or of a batch of them."""
@@ -140,11 +148,6 @@ class Conv2d(nn.Conv2d):
             both = [step * (taps - 1) for step, taps in zip(self.dilation, self.kernel_size, strict=True)]
             return tuple(each // 2 for each in both), tuple(each - each // 2 for each in both)
         return self.padding, self.padding
-
-    def extra_repr(self) -> str:
-        """Return the options as ``print`` shows them."""
-        options: Any = super()
-        return f"{options.extra_repr()}{_shown(self.activation)}"
 
 
 class GroupedLinear(nn.Module):
@@ -219,7 +222,8 @@ class GroupedLinear(nn.Module):
 class SwiGLU(nn.Module):
     """The gated layer of transformers, ``down_proj(silu(gate_proj(x)) * up_proj(x))``, without biases.
 
-    The gate is applied in the kernel of a product. The state dict is that of three ``torch.nn.Linear``.
+    The gate is applied in the kernel of a product. The state dict is that of three ``torch.nn.Linear``. Where
+    `gate_proj` or `up_proj` is replaced, parametrized, or has a bias, an activation or hooks, both are called instead.
 
     Parameters
     ----------
@@ -257,13 +261,22 @@ class SwiGLU(nn.Module):
         self.down_proj = Linear(hidden_features, result, False, device, dtype)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return the layer's result; hooks of `gate_proj` and `up_proj` are not called."""
-        made: torch.Tensor = self.down_proj(SWIGLU(input, self.gate_proj.weight, self.up_proj.weight))
+        """Return the layer's result."""
+        gate, up = self.gate_proj, self.up_proj
+        if _only_multiplies(gate) and _only_multiplies(up):
+            gated = SWIGLU(input, gate.weight, up.weight)
+        else:
+            gated = functional.silu(gate(input)) * up(input)
+        made: torch.Tensor = self.down_proj(gated)
         return made
 
 
-def _shown(activation: str | None) -> str:
-    return "" if activation is None else f", activation={activation!r}"
+def _only_multiplies(layer: nn.Module) -> bool:
+    """Return whether all that a layer does is a product with its weight."""
+    if type(layer) not in (Linear, nn.Linear) or "forward" in vars(layer):
+        return False
+    hooks = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
+    return layer.bias is None and getattr(layer, "activation", None) is None and not any(hooks)
 
 
 for _module in (Linear, Conv2d, GroupedLinear, SwiGLU):  # `forward` is traced, and called with each batch

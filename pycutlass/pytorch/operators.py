@@ -7,6 +7,8 @@ of the same behaviour from a function, and each of its calls costs several micro
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import torch
@@ -18,12 +20,14 @@ __all__ = [
     "NAMESPACE",
     "below_autograd",
     "check_no_gradient",
+    "check_no_tangent",
     "define",
     "differentiable",
     "library",
     "needs_gradient",
     "plain",
     "refuse_by_name",
+    "was_written",
     "without_gradient",
 ]
 
@@ -32,7 +36,8 @@ NAMESPACE = "pycutlass"
 #: The operators live for as long as this object does.
 library = _untyped.Library(NAMESPACE, "DEF")
 
-_after_autograd = torch._C._after_autograd_keyset
+_REMEDY = "take gradients with backward() or torch.autograd.grad"
+_after_autograd = torch._C._after_ADInplaceOrView_keyset
 
 
 def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
@@ -47,16 +52,46 @@ def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -
     fake : function
         What it does with tensors that have no memory.
 
-    Variants with ``out``, for which an operator's own time counts the most, call `refuse_by_name` themselves.
+    Variants with ``out``, for which an operator's own time counts the most, call `refuse_by_name`, `check_no_tangent`
+    and `was_written` themselves.
     """
     name = schema.partition("(")[0]
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    kernel = compute if name.endswith(".out") else _kernel(compute, fake)
-    for key in ("CPU", "CUDA"):
-        library.impl(name, kernel, key)
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
     packet, _, overload = name.partition(".")
+    for key in ("CPU", "CUDA"):
+        library.impl(name, compute if overload == "out" else _kernel(compute, fake), key)
+    if overload == "out":
+        library.impl(name, _refuse_transform, "FuncTorchDynamicLayerFrontMode")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", _with_memory_alike(fake), lib=library)
     return getattr(getattr(torch.ops.pycutlass, packet), overload or "default")
+
+
+def _refuse_transform(*_: Any, **__: Any) -> Any:
+    """Raise ArgumentError: what is written into `out` would have no gradient, and no batch."""
+    raise ArgumentError(
+        "variants with out cannot be called in a transform of torch.func, which does not follow what they write: call "
+        "the operator without out"
+    )
+
+
+def _with_memory_alike(fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that refuses tensors without memory among others, whose calls torch sends to it as well."""
+    names = tuple(signature(fake).parameters)
+
+    @wraps(fake)
+    def checked(*args: Any, **named: Any) -> Any:
+        given = {**dict(zip(names, args, strict=False)), **named}
+        devices = {name: each.device for name, each in given.items() if isinstance(each, torch.Tensor)}
+        absent = next((name for name, device in devices.items() if device.type == "meta"), None)
+        present = next((name for name, device in devices.items() if device.type != "meta"), None)
+        if absent is not None and present is not None:
+            raise ArgumentError(
+                f"{absent} is on the meta device, where it has no memory, and {present} on {devices[present]}: put "
+                f"both on one device"
+            )
+        return fake(*args, **named)
+
+    return checked
 
 
 def _kernel(compute: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,7 +131,8 @@ def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[A
     def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
         _check_modes(operator, (*args, *named.values()))
         if not needs_gradient(*args, *named.values()):
-            return operator.redispatch(keyset & _after_autograd, *args, **named)
+            with below_autograd():
+                return operator.redispatch(keyset & _after_autograd, *args, **named)
         return function.apply(*arranged(*args, **named))
 
     library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
@@ -109,7 +145,8 @@ def without_gradient(operator: Any) -> None:
         _check_modes(operator, (*args, *named.values()))
         parameters = (each.name for each in operator._schema.arguments)
         check_no_gradient(str(operator), **dict(zip(parameters, args, strict=False)), **named)
-        return operator.redispatch(keyset & _after_autograd, *args, **named)
+        with below_autograd():
+            return operator.redispatch(keyset & _after_autograd, *args, **named)
 
     library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
 
@@ -127,23 +164,37 @@ def check_no_gradient(operator: str, **given: Any) -> None:
 
 def _check_modes(operator: Any, given: tuple[Any, ...]) -> None:
     """Raise ArgumentError where derivatives are asked for in a way that would lose them."""
-    remedy = "take gradients with backward() or torch.autograd.grad"
     if torch._C._are_functorch_transforms_active():
         is_forward = torch._C._functorch.peek_interpreter_stack().key() == torch._C._functorch.TransformType.Jvp
         if is_forward or needs_gradient(*given):
             raise ArgumentError(
-                f"{operator} is differentiated by a transform of torch.func, which looks into no operator: {remedy}"
+                f"{operator} is differentiated by a transform of torch.func, which looks into no operator: {_REMEDY}"
             )
-    if forward_ad._current_level >= 0:  # inside of dual_level
-        tensors = [each for each in given if isinstance(each, torch.Tensor)]
-        unpacked: Any = forward_ad.unpack_dual
-        if any(unpacked(each).tangent is not None for each in tensors):
-            raise ArgumentError(f"{operator} has no derivative in forward mode, which a tensor has here: {remedy}")
+    check_no_tangent(operator, *given)
+
+
+def check_no_tangent(operator: Any, *given: Any) -> None:
+    """Raise ArgumentError where a tensor has a derivative in forward mode, which would be lost."""
+    if forward_ad._current_level < 0:  # outside of dual_level
+        return
+    tensors = [each for each in given if isinstance(each, torch.Tensor)]
+    unpacked: Any = forward_ad.unpack_dual
+    if any(unpacked(each).tangent is not None for each in tensors):
+        raise ArgumentError(f"{operator} has no derivative in forward mode, which a tensor has here: {_REMEDY}")
+
+
+def was_written(out: torch.Tensor) -> None:
+    """Tell autograd of a kernel's writes, so that backward refuses what was saved before them."""
+    torch.autograd.graph.increment_version(out)
 
 
 def below_autograd() -> Any:
-    """Return a context in which calls of operators go to what computes them, past autograd."""
-    return torch._C._AutoDispatchBelowAutograd()
+    """Return a context in which calls of operators go to what computes them, past autograd and what it knows of views.
+
+    A result may be a view of memory that nobody else has. If torch knew it as one, it would refuse to change it in
+    place, as ``torch.nn.ReLU(inplace=True)`` does.
+    """
+    return torch._C._AutoDispatchBelowADInplaceOrView()
 
 
 def needs_gradient(*values: Any) -> bool:

@@ -12,10 +12,12 @@ from pycutlass.pytorch.activations import activation_of
 from pycutlass.pytorch.operators import (
     below_autograd,
     check_no_gradient,
+    check_no_tangent,
     define,
     differentiable,
     plain,
     refuse_by_name,
+    was_written,
 )
 from pycutlass.pytorch.shapes import (
     check_bias,
@@ -44,6 +46,7 @@ def _fake_matmul(input: Tensor, other: Tensor, *, out_dtype: torch.dtype | None 
 
 
 def _matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
+    check_no_tangent("matmul.out", input, other, out)
     if torch.is_grad_enabled():
         check_no_gradient("matmul.out", input=input, other=other, out=out)
     try:
@@ -51,6 +54,7 @@ def _matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
     except PyCutlassError:
         refuse_by_name(_fake_matmul_out, input, other, out=out)
         raise
+    was_written(out)
 
 
 def _fake_matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
@@ -73,6 +77,7 @@ def _fake_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, acti
 def _linear_out(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, *, out: Tensor
 ) -> None:
+    check_no_tangent("linear.out", input, weight, bias, out)
     if torch.is_grad_enabled():
         check_no_gradient("linear.out", input=input, weight=weight, bias=bias, out=out)
     try:
@@ -82,6 +87,7 @@ def _linear_out(
     except PyCutlassError:
         refuse_by_name(_fake_linear_out, input, weight, bias, activation, out=out)
         raise
+    was_written(out)
 
 
 def _fake_linear_out(

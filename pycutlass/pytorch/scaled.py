@@ -30,6 +30,8 @@ def _scaled_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
+    check_matrix("mat_a", mat_a)
+    check_matrix("mat_b", mat_b)
     scales, out_dtype = (plain(scale_a), plain(scale_b)), _result(mat_a, out_dtype)
     options = {"bias": plain(bias), "scales": scales, "out_dtype": out_dtype, "allow_copy": True}
     return matmul(plain(mat_a), plain(mat_b), **options)

@@ -158,5 +158,20 @@ def test_tensors_that_do_not_fit_are_called_as_torch_calls_them(device: str) -> 
             ops.conv2d(made(1, 4, 5, 5), made(4, 4, 3, 3), None, *geometry)
     with pytest.raises(ArgumentError, match=r"grad_output must be of \(1, 4, 3, 3\), the output of such a convolution"):
         ops.conv2d_input((1, 4, 5, 5), made(4, 4, 3, 3), made(1, 4, 2, 3))
+    # Of an odd number of channels, for whose gradients no kernel has a stride.
+    with pytest.raises(ArgumentError, match=r"grad_output must be of \(1, 3, 2, 2\), the output of such a convolution"):
+        ops.conv2d_input((1, 3, 5, 5), made(3, 3, 3, 3).half(), made(1, 3, 4, 2).half(), (2, 2))
+    with pytest.raises(ArgumentError, match=r"stride must be two integers of 1 or more, got \(2, 0\)"):
+        ops.conv2d_input((1, 3, 5, 5), made(3, 3, 3, 3).half(), made(1, 3, 2, 2).half(), (2, 0))
     with pytest.raises(ArgumentError, match=r"grad_output must be of \(1, 4, 3, 3\), the output of such a convolution"):
         ops.conv2d_weight(made(1, 4, 5, 5), (4, 4, 3, 3), made(1, 4, 2, 3))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_there_may_be_no_images(dtype: torch.dtype, activation: str) -> None:
+    given = numbers(0, 2, 6, 5, dtype=dtype), numbers(4, 2, 3, 3, dtype=dtype), numbers(4, dtype=dtype)
+    made = ops.conv2d(*given, [1, 1], [1, 1], [1, 1], 1, activation)
+    assert made.shape == (0, 4, 6, 5)
+    for gradient, each in zip(torch.autograd.grad(made.sum(), given), given, strict=True):
+        torch.testing.assert_close(gradient, torch.zeros_like(each))

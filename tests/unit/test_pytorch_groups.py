@@ -70,6 +70,14 @@ def test_grouped_mm_of_layers_in_half_precision() -> None:
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
 
 
+def test_the_gradient_of_a_bias_is_summed_in_the_type_of_the_result() -> None:
+    a, b = (numbers(*shape, dtype=torch.bfloat16).detach() for shape in ((64, 16), (2, 16, 8)))
+    bias, dy = numbers(8, dtype=torch.float32), numbers(64, 8, dtype=torch.float32).detach()
+    offs = torch.tensor([30, 64], dtype=torch.int32)
+    made = ops.grouped_mm(a, b, offs=offs, bias=bias, out_dtype=torch.float32)
+    torch.testing.assert_close(torch.autograd.grad(made, bias, dy)[0], dy.sum(0))
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_groups_that_do_not_fit(device: str) -> None:
     def made(*shape: int) -> torch.Tensor:
@@ -122,6 +130,13 @@ def test_scaled_mm_of_integers_is_float32() -> None:
     made = ops.scaled_mm(a, b.T, scale_a, scale_b)
     torch.testing.assert_close(made, (a.double() @ b.double().T / 8).float())
     assert passes_opcheck(ops.scaled_mm.default, a, b.T, scale_a, scale_b)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_scaled_mm_is_of_matrices(device: str) -> None:
+    a, scale = torch.ones(2, 16, 16, device=device).to(torch.float8_e4m3fn), torch.ones((), device=device)
+    with pytest.raises(ArgumentError, match=r"mat_a must be a matrix, got shape \(2, 16, 16\)"):
+        ops.scaled_mm(a, a[0].T, scale, scale)
 
 
 def test_scaled_mm_has_no_gradient() -> None:

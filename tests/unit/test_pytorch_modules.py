@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch_operators import ACTIVATIONS, numbers
 
@@ -112,6 +113,44 @@ def test_swiglu() -> None:
     assert SwiGLU(6, 10, 3)(torch.ones(4, 6)).shape == (4, 3)
 
 
+def biased(layer: SwiGLU) -> None:
+    layer.gate_proj = Linear(3, 4, dtype=torch.float64)
+
+
+def activated(layer: SwiGLU) -> None:
+    layer.up_proj.activation = "relu"
+
+
+def hooked_behind(layer: SwiGLU) -> None:
+    layer.up_proj.register_forward_hook(lambda module, given, made: made + 1)
+
+
+def forwarded(layer: SwiGLU) -> None:
+    layer.gate_proj.forward = lambda input: input[..., :1]  # type: ignore[method-assign]
+
+
+def normed(layer: SwiGLU) -> None:
+    nn.utils.parametrizations.weight_norm(layer.gate_proj)
+
+
+@pytest.mark.parametrize("change", [biased, activated, hooked_behind, forwarded, normed])
+def test_gates_that_do_more_than_multiply_are_called(change: Callable[[SwiGLU], None]) -> None:
+    layer, x = SwiGLU(3, 4, dtype=torch.float64), numbers(2, 3)
+    change(layer)
+    wanted = layer.down_proj(functional.silu(layer.gate_proj(x)) * layer.up_proj(x))
+    torch.testing.assert_close(layer(x), wanted)
+    given = [x, *(each for name, each in layer.named_parameters() if change is not forwarded or "gate" not in name)]
+    found = torch.autograd.grad(layer(x).sum(), given)
+    torch.testing.assert_close(found, torch.autograd.grad(wanted.sum(), given))
+
+
+def test_layers_are_made_without_memory() -> None:
+    with FakeTensorMode():
+        model = nn.Sequential(Conv2d(2, 3, 3, activation="relu"), nn.Flatten(), Linear(27, 4), SwiGLU(4, 8))
+        assert model(torch.empty(5, 2, 5, 5)).shape == (5, 4)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize(
     "module",
     [Linear(3, 4, activation="gelu"), Conv2d(2, 3, 3, activation="relu"), GroupedLinear(2, 3, 4), SwiGLU(3, 4)],
@@ -138,6 +177,9 @@ def test_what_modules_show() -> None:
         (lambda: Conv2d(3, 4, 3, activation=nn.ReLU()), ArgumentTypeError, "activation must be the name of one"),
         (lambda: Linear(3, 4, act="relu"), ArgumentTypeError, "Linear has no keyword act"),
         (lambda: SwiGLU(3, 4, bias=True), ArgumentTypeError, "SwiGLU has no keyword bias"),
+        (lambda: setattr(Linear(3, 4), "activation", nn.ReLU()), ArgumentTypeError, "activation must be the name of"),
+        (lambda: setattr(Conv2d(3, 4, 3), "activation", "rel"), ArgumentError, "got 'rel'. Did you mean relu"),
+        (lambda: convert(nn.Linear(2, 2), filter_fn="0"), ArgumentTypeError, "filter_fn must be a function of a mod"),
         (lambda: convert(functional.relu), ArgumentTypeError, "model must be a torch.nn.Module"),
         (lambda: convert(nn.Linear(2, 2), filter=None), ArgumentTypeError, "convert has no keyword filter"),
     ],
@@ -216,6 +258,18 @@ def sparse() -> nn.Linear:
     return layer
 
 
+def described(activation: Any) -> nn.Linear:
+    layer = nn.Linear(2, 2)
+    layer.activation = activation  # which a model reads, and applies itself
+    return layer
+
+
+def bare() -> nn.Linear:
+    layer = nn.Linear(2, 2)
+    del layer.weight
+    return layer
+
+
 def hooked() -> nn.Linear:
     layer = nn.Linear(2, 2)
     layer.forward = lambda input: input  # type: ignore[method-assign]
@@ -243,6 +297,9 @@ def hooked() -> nn.Linear:
         (subclassed, "its weight is a Quantized, and kernels read plain tensors"),
         (sparse, "its weight is a torch.sparse_coo, and kernels read plain tensors"),
         (hooked, "its forward was replaced"),
+        (lambda: described("relu"), "it has an attribute activation of its own"),
+        (lambda: described(nn.ReLU()), "it has an attribute activation of its own"),
+        (bare, "its weight is a NoneType"),
     ],
 )
 def test_what_is_left_has_a_reason(make: Callable[[], nn.Module], reason: str) -> None:
@@ -254,6 +311,21 @@ def test_a_function_chooses() -> None:
     done = convert(model, filter_fn=lambda module, name: name == "1" and isinstance(module, nn.Linear))
     assert done.replaced == ("1",) and done.left == {"0": "filter_fn left it"}
     assert [type(each) for each in model] == [nn.Linear, Linear, nn.ReLU]
+
+
+def test_a_function_that_raises_leaves_the_model_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with pytest.raises(ZeroDivisionError):
+        convert(model, filter_fn=lambda module, name: 1 // (1 - int(name)) > 0)
+    assert [type(each) for each in model] == [nn.Linear, nn.Linear]
+
+
+def test_an_activation_may_be_set_later() -> None:
+    layer, x = nn.Linear(3, 4), numbers(2, 3, dtype=torch.float32)
+    plain = layer(x)
+    convert(layer)
+    layer.activation = "relu"
+    torch.testing.assert_close(layer(x), plain.relu())
 
 
 def test_a_step_of_training_is_that_of_torch() -> None:

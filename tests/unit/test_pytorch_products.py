@@ -92,8 +92,38 @@ def test_out_variants() -> None:
     torch.testing.assert_close(out, functional.relu(a @ b + bias))
     assert passes_opcheck(ops.matmul.out, a, b, out=out)
     assert passes_opcheck(ops.linear.out, a, b.T, bias, "relu", out=out)
+    with pytest.raises(ArgumentError, match=r"out of shape \(4, 5\) with strides \(0, 1\) has several elements at one"):
+        ops.matmul.out(a, b, out=torch.empty(1, 5).expand(4, 5))
     with pytest.raises(ArgumentError, match=r"input requires a gradient, and matmul.out has none"):
         ops.matmul.out(a.requires_grad_(), b, out=out)
+
+
+def test_backward_refuses_what_was_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels write past torch, which learns of it by its counter of versions."""
+    monkeypatch.setattr("pycutlass.pytorch.products.product", lambda *_, **__: None)
+    a, b, out = (numbers(3, 3).detach() for _ in range(3))
+    for call in (lambda: ops.matmul.out(a, b, out=out), lambda: ops.linear.out(a, b, out=out)):
+        product = out * numbers(3, 3)
+        call()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
+
+
+def test_tensors_without_memory_are_refused_among_others() -> None:
+    """torch sends such calls to what computes shapes, whose result would be memory that nobody wrote."""
+    a, absent = torch.ones(4, 4), torch.ones(4, 4, device="meta")
+    refused = {
+        "weight is on the meta device, where it has no memory, and input on cpu": lambda: ops.linear(a, absent),
+        "bias is on the meta device": lambda: ops.linear(a, a, absent[0]),
+        "mat2 is on the meta device": lambda: ops.addmm(a, a, absent),
+        "out is on the meta device": lambda: ops.matmul.out(a, a, out=absent),
+        "input is on the meta device, where it has no memory, and out on cpu": lambda: ops.matmul.out(
+            absent, absent, out=a
+        ),
+    }
+    for message, call in refused.items():
+        with pytest.raises(ArgumentError, match=message):
+            call()
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -191,6 +221,15 @@ def test_scalars_of_a_sum_in_slices() -> None:
     torch.testing.assert_close(made, wanted)
     given = x, weight, bias
     torch.testing.assert_close(torch.autograd.grad(made.sum(), given), torch.autograd.grad(wanted.sum(), given))
+
+
+@pytest.mark.parametrize("activation", [each for each in ACTIVATIONS if each is not None])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_derivatives_where_pieces_meet_are_those_of_torch(activation: str, create_graph: bool) -> None:
+    x = torch.tensor([[-3.0], [0.0], [3.0]], dtype=torch.float64, requires_grad=True)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    made = torch.autograd.grad(ops.linear(x, one, None, activation).sum(), x, create_graph=create_graph)
+    torch.testing.assert_close(made, torch.autograd.grad(ACTIVATIONS[activation](x).sum(), x))
 
 
 @pytest.fixture

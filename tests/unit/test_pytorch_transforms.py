@@ -41,6 +41,21 @@ def test_autocast(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(made.float(), plain, rtol=0.1, atol=0.1)
 
 
+def test_autocast_of_batches() -> None:
+    x, half = torch.ones(2, 8, 16), W.detach().bfloat16()
+    calls: tuple[Callable[[Any], Any], ...] = (
+        lambda each: ops.linear(each, half, BIAS, "gelu"),
+        lambda each: ops.addmm(BIAS, each, half.T),
+        lambda each: ops.matmul(each, half.T),
+        lambda each: ops.swiglu(each, W, half),
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        for call in calls:
+            made = torch.vmap(call)(x)
+            assert made.dtype == torch.bfloat16
+            torch.testing.assert_close(made[0], call(x[0]), rtol=0.02, atol=0.02)
+
+
 def test_gradients_go_through_casts() -> None:
     given = [each.detach().clone().requires_grad_() for each in (X, W, BIAS)]
     with torch.autocast("cpu", torch.bfloat16):
@@ -115,6 +130,23 @@ def test_vmap_of_sums(shape: tuple[int, ...], scalars: dict[str, float]) -> None
             lambda *tensors: functional.relu(torch.addmm(*tensors, **scalars)),
             *(shape, (4, 3), (3, 5)),
         )
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "message"),
+    [
+        (ops.linear, ((4, 3), (2, 5, 3), (1,)), r"bias must be of \(5,\)"),
+        (ops.linear, ((4, 3), (2, 6, 5, 3), (5,)), r"weight must be a matrix, got shape \(6, 5, 3\)"),
+        (ops.matmul, ((), (2, 5, 3)), r"input must have one dimension or more"),
+        (ops.addmm, ((5,), (2, 3), (3, 5)), r"mat1 must be a matrix, got shape \(3,\)"),
+        (ops.addmm, ((7, 4, 5), (2, 4, 3), (3, 5)), r"input of shape \(7, 4, 5\) does not broadcast"),
+        (ops.swiglu, ((4, 3), (2, 1, 3), (5, 3)), r"gate_weight of shape \(1, 3\) and up_weight of shape \(5, 3\)"),
+    ],
+)
+def test_batches_are_refused_as_each_of_them_is(operator: Any, shapes: tuple[Any, ...], message: str) -> None:
+    axes = (None, 0, None)[: len(shapes)]
+    with pytest.raises(ArgumentError, match=message):
+        torch.vmap(operator, axes)(*(torch.ones(shape) for shape in shapes))
 
 
 def test_gradients_of_a_batch() -> None:
@@ -214,3 +246,53 @@ def test_exported() -> None:
     program = torch.export.export(Layer(), (x, weight))
     assert [node.target for node in program.graph.nodes if node.op == "call_function"] == [ops.linear.default]
     torch.testing.assert_close(program.module()(x, weight), functional.relu(x @ weight.T))
+
+
+def test_variants_with_out_are_refused_where_derivatives_or_batches_would_be_lost() -> None:
+    x, other = numbers(4, 3).detach(), numbers(3, 5).detach()
+
+    def written(x: torch.Tensor) -> Any:
+        out = torch.zeros(4, 5, dtype=torch.float64)
+        ops.matmul.out(x, other, out=out)
+        return out.sum()
+
+    for transform in (torch.func.grad, torch.vmap):
+        with pytest.raises(ArgumentError, match=r"variants with out cannot be called in a transform of torch.func"):
+            transform(written)(x)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_variants_with_out_are_refused_in_forward_mode() -> None:
+    x, other = numbers(4, 3).detach(), numbers(3, 5).detach()
+    out = torch.zeros(4, 5, dtype=torch.float64)
+    with forward_ad.dual_level(), torch.no_grad():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        for call in (lambda: ops.matmul.out(dual, other, out=out), lambda: ops.linear.out(dual, other.T, out=out)):
+            with pytest.raises(ArgumentError, match=r"\.out has no derivative in forward mode"):
+                call()
+    assert not out.any()
+
+
+ROWS = X.detach().expand(2, 8, 16)
+CHANGED: dict[str, Callable[[], Any]] = {
+    **CAST,
+    "matmul of a batch": lambda: ops.matmul(ROWS, W.T),
+    "linear of a batch": lambda: ops.linear(ROWS, W, BIAS, "gelu"),
+    "swiglu of a batch": lambda: ops.swiglu(ROWS, W, W),
+    "conv2d, activated": lambda: ops.conv2d(IMAGES, FILTERS, None, (1, 1), (0, 0), (1, 1), 1, "silu"),
+    "conv2d_input": lambda: ops.conv2d_input((1, 8, 6, 6), FILTERS, IMAGES),
+    "conv2d_weight": lambda: ops.conv2d_weight(IMAGES, (8, 8, 3, 3), IMAGES[:, :, :2, :2]),
+}
+
+
+@pytest.mark.parametrize("records", [True, False])
+@pytest.mark.parametrize("name", CHANGED)
+def test_results_may_be_changed_in_place(name: str, records: bool) -> None:
+    """As ``torch.nn.ReLU(inplace=True)`` does behind a layer."""
+    with torch.set_grad_enabled(records):
+        made = CHANGED[name]()
+    wanted, two = made.detach() * 2, torch.full((), 2.0, requires_grad=True)
+    made.mul_(two)
+    torch.testing.assert_close(made, wanted)
+    made.sum().backward()
+    torch.testing.assert_close(two.grad, wanted.sum() / 2)
