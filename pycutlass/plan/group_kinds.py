@@ -12,12 +12,12 @@ from pycutlass.plan.added import Added, Addition
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_parts import Part, element_of_all, form_of_all
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, columns_of, kind_of
+from pycutlass.plan.kinds import Wanted, columns_of, is_gated, kind_of
 from pycutlass.plan.options import check_gradients
 from pycutlass.plan.readings import device_of
 from pycutlass.spec import view_of
 
-__all__ = ["about_added", "addition_to", "check_gradients_of_group", "device_of_group", "kind_of_group"]
+__all__ = ["about_added", "addition_to", "check_gradients_of_group", "check_pairs", "device_of_group", "kind_of_group"]
 
 _NO_PORTS: Mapping[str, Any] = MappingProxyType({})
 
@@ -59,13 +59,18 @@ def about_added(added: Added, group: Group) -> str:
     )
 
 
-def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind:
-    """Return the kind of GEMM that the problems of a group are, with D as `target` lies, or packed."""
-    columns = columns_of(wanted.epilogue)
-    if group.axis == 1 and columns(2) < 2:
+def check_pairs(group: Group, epilogue: Any) -> None:
+    """Raise ArgumentError where groups divide columns that an epilogue combines in pairs."""
+    if group.axis == 1 and is_gated(epilogue):
         raise ArgumentError(
             "the epilogue combines pairs of columns, and offs divides the columns of ws: give lists of xs and ws"
         )
+
+
+def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind:
+    """Return the kind of GEMM that the problems of a group are, with D as `target` lies, or packed."""
+    check_pairs(group, wanted.epilogue)
+    columns = columns_of(wanted.epilogue)
     elements = group.elements()
     of_a, of_b = group.forms()
     if target is None:

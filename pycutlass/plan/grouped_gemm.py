@@ -26,6 +26,7 @@ from pycutlass.plan.group_kinds import (
     about_added,
     addition_to,
     check_gradients_of_group,
+    check_pairs,
     device_of_group,
     kind_of_group,
 )
@@ -325,6 +326,7 @@ class GroupedGemm(TunablePlan):
     ) -> Any:
         """Compute all D and return them; what a later run may use is kept where that is asked for."""
         check_gradients_of_group(group, target, ports)
+        check_pairs(group, self.kind.epilogue)
         ports = self._checked_inputs(group, ports)
         check_fits(self.kind, group, target)
         if (here := device_of_group(group)) != self._device:

@@ -232,8 +232,15 @@ def test_pairs_of_columns_are_written_in_place_as_well() -> None:
     product = np.concatenate(products(parts(xs, [2, 5], 0), ws))
     gate, up = product[:, ::2], product[:, 1::2]
     check([fresh], [gate / (1 + np.exp(-gate)) * up], 2e-2)
-    with pytest.raises(ArgumentError, match="pairs of columns"):
-        pycutlass.grouped_matmul(random((2, 3, 16), np.float16), ws[0], offs=[4, 24], epilogue=swiglu)
+    stacked, plan = random((2, 3, 16), np.float16), pycutlass.GroupedGemm(xs, ws, offs=[2, 5], epilogue=swiglu)
+    for refused in (  # the plan is of the same kind
+        lambda: pycutlass.grouped_matmul(stacked, ws[0], offs=[4, 24], epilogue=swiglu),
+        lambda: plan(stacked, ws[0], offs=[4, 8]),
+        lambda: plan.run(stacked, ws[0], offs=[4, 8]),
+        lambda: pycutlass.grouped_matmul(stacked, ws[0], offs=[4, 8], plan=plan),
+    ):
+        with pytest.raises(ArgumentError, match="pairs of columns"):
+            refused()
 
 
 def test_integers_are_summed_in_int32() -> None:

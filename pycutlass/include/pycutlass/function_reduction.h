@@ -8,7 +8,7 @@
 // have left their numbers.
 #pragma once
 
-#include "pycutlass/tile_reducers.h"
+#include "pycutlass/reducers.h"
 
 namespace pycutlass {
 

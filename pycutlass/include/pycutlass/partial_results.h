@@ -141,56 +141,36 @@ CUTLASS_DEVICE Number take(Number* address) {
   return As::number(word);
 }
 
-/// Partial results on their way to a lane, `kAtOnce` of them: a line of tiles takes the memory's latency once, since
-/// who is last with one tile is late with the next, and last again. `address` tells where they are, and is null for
-/// those that a lane does not take.
-template <typename Number, int kAtOnce>
-struct PartialWords {
+/// Waits for partial results, calls `use` with each in their order, and leaves none in their places, which `address`
+/// tells: null for those that a lane does not take. To be called by whole warps. So many are loaded at once that a line
+/// of tiles takes the memory's latency once: who is last with one tile is late with the next, and last again.
+template <typename Number, typename Address, typename Use>
+CUTLASS_DEVICE void take_partials(int count, Address const& address, Use const& use) {
   using As = Passed<Number>;
+  constexpr int kAtOnce = 128 / sizeof(Number);
   typename As::Word words[kAtOnce];
-
-  template <typename Address>
-  CUTLASS_DEVICE void load(int first, int count, Address const& address) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      words[i] = 1;
-      Number* const from = first + i < count ? address(first + i) : nullptr;
-      if (from) words[i] = passed_word(As::at(from));
-    }
-  }
-  CUTLASS_DEVICE bool complete() const {
-    bool result = true;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) result = result && words[i] != 0;
-    return result;
-  }
-};
-
-/// Waits for partial results, of which the first have been loaded, calls `use` with each in their order, and leaves
-/// none in their places. To be called by whole warps.
-template <typename Number, int kAtOnce, typename Address, typename Use>
-CUTLASS_DEVICE void take_partials(PartialWords<Number, kAtOnce>& loaded, int count, Address const& address,
-                                  Use const& use) {
-  using As = Passed<Number>;
   for (int first = 0; first < count; first += kAtOnce) {
-    if (first > 0) loaded.load(first, count, address);
-    while (!all_agree(loaded.complete())) loaded.load(first, count, address);
+    bool complete;
+    do {
+      complete = true;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        words[i] = 1;
+        Number* const from = first + i < count ? address(first + i) : nullptr;
+        if (from) words[i] = passed_word(As::at(from));
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) complete = complete && words[i] != 0;
+    } while (!all_agree(complete));
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
       Number* const from = first + i < count ? address(first + i) : nullptr;
       if (from) {
         pass_word(As::at(from), typename As::Word(0));
-        use(As::number(loaded.words[i]));
+        use(As::number(words[i]));
       }
     }
   }
-}
-/// The same where none has been loaded.
-template <typename Number, typename Address, typename Use>
-CUTLASS_DEVICE void take_partials(int count, Address const& address, Use const& use) {
-  PartialWords<Number, 128 / int(sizeof(Number))> loaded;
-  loaded.load(0, count, address);
-  take_partials(loaded, count, address, use);
 }
 
 /// Joins each of `kCount` results with those of lanes that are `kFrom`, 2 `kFrom`, ... below `kTo` apart. As long as

@@ -10,6 +10,13 @@ namespace pycutlass {
 template <auto kMember, int kAlignment>
 struct Whole : PortAt<kMember, kAlignment> {};
 
+/// Results of each tile alone, as the original's trees left them: an element for each row of D for each tile across, or
+/// one for each column for each tile down.
+template <auto kMember, int kAlignment>
+struct RowTiles : PortAt<kMember, kAlignment> {};
+template <auto kMember, int kAlignment>
+struct ColumnTiles : PortAt<kMember, kAlignment> {};
+
 /// A reduction, and the port that its results go to: a Column, a Row or a Whole, or those of tiles.
 template <typename Kind, typename Port>
 struct Reduction;
@@ -25,14 +32,6 @@ CUTLASS_DEVICE void for_all(int first, int count, int end, int thread, int threa
   }
 }
 
-/// What a reduction that gives no results of rows has of one.
-struct NoRowPartials {
-  template <typename... Given>
-  CUTLASS_DEVICE explicit NoRowPartials(Given const&...) {}
-  template <typename... Given>
-  CUTLASS_DEVICE void finish(Given const&...) {}
-};
-
 /// What a thread has of one reduction, for `kRows` rows and `kGroups` groups of `kVector` columns.
 template <typename Reduction, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer;
@@ -40,8 +39,8 @@ struct Reducer;
 template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
-  static constexpr int kColumnLines = 0, kWholes = 0, kRowResults = 1;
-  static constexpr bool kHasPartials = true, kHasRowTiles = false;
+  static constexpr int kColumnLines = 0, kWholes = 0;
+  static constexpr bool kHasPartials = true;
   Number values[kRows];
 
   CUTLASS_DEVICE void begin_rows() {
@@ -86,35 +85,24 @@ struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGr
   CUTLASS_DEVICE void share_whole(Number*, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
 
-  /// Partial results of one row of D, from the tiles of a line.
-  template <int kAtOnce>
-  struct RowPartials {
-    function::PartialWords<Number, kAtOnce> loaded;
-    Number* first;
-    int64_t step;
-    int count;
-
-    CUTLASS_DEVICE RowPartials(Partials<Number> const& partials, int64_t offset, int64_t batch, int, int done, int row,
-                               bool is_inside)
-        : first(is_inside ? partials.numbers(offset + line(partials, batch, 0)) + row : nullptr),
-          step(line(partials, batch, 1) - line(partials, batch, 0)),
-          count(done & 1 ? partials.tiles_n : 0) {
-      loaded.load(0, count, [&](int tile) { return at(tile); });
-    }
-    CUTLASS_DEVICE Number* at(int tile) const { return first ? first + tile * step : nullptr; }
-    template <typename Arguments, typename Where>
-    CUTLASS_DEVICE void finish(Arguments const& arguments, Where const& where, int, int row) {
-      if (count == 0) return;
-      auto const& port = arguments.*kMember;
-      using Element = typename ElementOf<
-          cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                         Where const& where, int, int done, Rows const& rows) {
+    if (!(done & 1)) return;
+    auto const& port = arguments.*kMember;
+    using Element =
+        typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
+    rows([&](int row, bool is_inside) {
       Number result = Kind::template begin<Number>();
-      function::take_partials(
-          loaded, count, [&](int tile) { return at(tile); },
+      function::take_partials<Number>(
+          partials.tiles_n,
+          [&](int tile) {
+            return is_inside ? partials.numbers(offset + line(partials, where.batch, tile)) + row : nullptr;
+          },
           [&](Number partial) { result = Kind::join(result, partial); });
-      if (first) port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
-    }
-  };
+      if (is_inside) port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
+    });
+  }
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int, int,
                                     int, int) {}
@@ -123,8 +111,8 @@ struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGr
 template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
-  static constexpr int kColumnLines = 1, kWholes = 0, kRowResults = 0;
-  static constexpr bool kHasPartials = true, kHasRowTiles = false;
+  static constexpr int kColumnLines = 1, kWholes = 0;
+  static constexpr bool kHasPartials = true;
   Number values[kGroups][kVector];
 
   CUTLASS_DEVICE void begin_rows() {}
@@ -182,8 +170,9 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
   CUTLASS_DEVICE void share_whole(Number*, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
 
-  template <int>
-  using RowPartials = NoRowPartials;
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
+                                         Rows const&) {}
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int, int tile_n, int done, int thread, int threads) {
@@ -207,8 +196,8 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
 template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
-  static constexpr int kColumnLines = 0, kWholes = 1, kRowResults = 0;
-  static constexpr bool kHasPartials = true, kHasRowTiles = false;
+  static constexpr int kColumnLines = 0, kWholes = 1;
+  static constexpr bool kHasPartials = true;
   Number value;
 
   CUTLASS_DEVICE void begin_rows() {}
@@ -242,8 +231,9 @@ struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGro
     function::leave(partials.numbers(offset + batch * partials.tiles_m * partials.tiles_n + tile), result);
   }
 
-  template <int>
-  using RowPartials = NoRowPartials;
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
+                                         Rows const&) {}
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int, int, int done, int thread, int) {
@@ -262,20 +252,52 @@ struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGro
   }
 };
 
+/// What a tile left in the workspace is its result.
+template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer<Reduction<Kind, RowTiles<kMember, kAlignment>>, Number, kRows, kGroups, kVector>
+    : Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+  using Joined = Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector>;
+
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                         Where const& where, int tile_n, int, Rows const& rows) {
+    auto const port = (arguments.*kMember).of(where.batch);
+    using Element = typename ElementOf<cutlass::platform::remove_cv_t<decltype(port)>>::Type;
+    Number* const from = partials.numbers(offset + Joined::line(partials, where.batch, tile_n));
+    rows([&](int row, bool is_inside) {
+      Number const result = function::take<Number>(is_inside ? from + row : nullptr);
+      if (is_inside) port.data[int64_t(tile_n) * where.rows + row] = function::Stored<Element>::of(result);
+    });
+  }
+};
+template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer<Reduction<Kind, ColumnTiles<kMember, kAlignment>>, Number, kRows, kGroups, kVector>
+    : Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+  using Joined = Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector>;
+
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                    Where const& where, int tile_m, int tile_n, int, int thread, int threads) {
+    auto const port = (arguments.*kMember).of(where.batch);
+    using Element = typename ElementOf<cutlass::platform::remove_cv_t<decltype(port)>>::Type;
+    Number* const from = partials.numbers(offset + Joined::line(partials, where.batch, tile_m));
+    for_all(tile_n * partials.tile_n, partials.tile_n, where.columns, thread, threads, [&](int column, bool is_inside) {
+      Number const result = function::take<Number>(is_inside ? from + column : nullptr);
+      if (is_inside) port.data[int64_t(tile_m) * where.columns + column] = function::Stored<Element>::of(result);
+    });
+  }
+};
+
 /// All reductions of a function, one behind the other. Numbers of the first are at `offset` of the partial results, its
 /// line of columns is the first in shared memory, and so on.
 template <typename List, typename Number, int kRows, int kGroups, int kVector>
 struct Reducers;
 template <typename Number, int kRows, int kGroups, int kVector>
 struct Reducers<List<>, Number, kRows, kGroups, kVector> {
-  static constexpr int kColumnLines = 0, kWholes = 0, kRowResults = 0;
-  static constexpr bool kHasPartials = false, kHasRowTiles = false;
+  static constexpr int kColumnLines = 0, kWholes = 0;
+  static constexpr bool kHasPartials = false;
 
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const&) { return 0; }
-  template <typename... Given>
-  CUTLASS_DEVICE static void finish_rows(Given const&...) {}
-  template <int, typename... Given>
-  CUTLASS_DEVICE static void finish_row(Given const&...) {}
   CUTLASS_DEVICE void begin_rows() {}
   CUTLASS_DEVICE void begin_columns() {}
   CUTLASS_DEVICE void begin_whole() {}
@@ -293,6 +315,9 @@ struct Reducers<List<>, Number, kRows, kGroups, kVector> {
                                            int, int64_t, int) {}
   CUTLASS_DEVICE void share_whole(Number*, int, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
+                                         Rows const&) {}
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int, int,
                                     int, int) {}
@@ -304,8 +329,6 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
   static constexpr int kColumnLines = Each::kColumnLines + Rest::kColumnLines;
   static constexpr int kWholes = Each::kWholes + Rest::kWholes;
   static constexpr bool kHasPartials = Each::kHasPartials || Rest::kHasPartials;
-  static constexpr bool kHasRowTiles = Each::kHasRowTiles || Rest::kHasRowTiles;
-  static constexpr int kRowResults = Each::kRowResults + Rest::kRowResults;
   Each first;
   Rest others;
 
@@ -379,20 +402,8 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
   template <typename Arguments, typename Where, typename Rows>
   CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                          Where const& where, int tile_n, int done, Rows const& rows) {
-    constexpr int kAtOnce = (kRowResults > 2 ? 64 : 128) / int(sizeof(Number));
-    if (!kHasRowTiles && !(done & 1)) return;
-    rows([&](int row, bool is_inside) {
-      finish_row<kAtOnce>(partials, offset, arguments, where, tile_n, done, row, is_inside);
-    });
-  }
-  /// Partial results of all reductions are on their way before any of them is waited for.
-  template <int kAtOnce, typename Arguments, typename Where>
-  CUTLASS_DEVICE static void finish_row(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
-                                        Where const& where, int tile_n, int done, int row, bool is_inside) {
-    typename Each::template RowPartials<kAtOnce> of_row(partials, offset, where.batch, tile_n, done, row, is_inside);
-    Rest::template finish_row<kAtOnce>(partials, offset + Each::size(partials), arguments, where, tile_n, done, row,
-                                       is_inside);
-    of_row.finish(arguments, where, tile_n, row);
+    Each::finish_rows(partials, offset, arguments, where, tile_n, done, rows);
+    Rest::finish_rows(partials, offset + Each::size(partials), arguments, where, tile_n, done, rows);
   }
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,

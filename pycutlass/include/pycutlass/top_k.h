@@ -86,8 +86,8 @@ struct ReducedAxes<List<TopK<kCount, Values, Indices>, Others...>> : ReducedAxes
 template <int kCount, typename Values, typename Indices, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer<TopK<kCount, Values, Indices>, Number, kRows, kGroups, kVector> {
   using Kind = function::Max;  // elements outside of D become the least, behind all of D's own
-  static constexpr int kColumnLines = 0, kWholes = 0, kRowResults = 0;
-  static constexpr bool kHasPartials = false, kHasRowTiles = false;
+  static constexpr int kColumnLines = 0, kWholes = 0;
+  static constexpr bool kHasPartials = false;
 
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const&) { return 0; }
   CUTLASS_DEVICE void begin_rows() {}
@@ -99,8 +99,8 @@ struct Reducer<TopK<kCount, Values, Indices>, Number, kRows, kGroups, kVector> {
   CUTLASS_DEVICE void join_rows(Given const&...) {}
   template <int, typename... Given>
   CUTLASS_DEVICE void leave_rows(Given const&...) {}
-  template <int>
-  using RowPartials = NoRowPartials;
+  template <typename... Given>
+  CUTLASS_DEVICE static void finish_rows(Given const&...) {}
   template <int, typename... Given>
   CUTLASS_DEVICE void share_columns(Given const&...) {}
   template <typename... Given>
