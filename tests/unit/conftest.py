@@ -34,16 +34,6 @@ def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pycutlass.log._said", set())
 
 
-@pytest.fixture(autouse=True)
-def torch_as_it_begins() -> Iterator[None]:
-    """What a test says of float32 in torch, whose settings have several names, is not said of the next one."""
-    yield
-    if (torch := sys.modules.get("torch")) is not None and hasattr(torch.backends, "fp32_precision"):
-        backends = torch.backends
-        backends.fp32_precision = backends.cudnn.fp32_precision = backends.cuda.matmul.fp32_precision = "none"
-        backends.cudnn.conv.fp32_precision = backends.cudnn.rnn.fp32_precision = "tf32"
-
-
 @pytest.fixture(scope="module")
 def without_gpu() -> Iterator[None]:
     """Operations are executed on the host, also on a machine with a GPU."""
