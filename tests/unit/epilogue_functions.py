@@ -104,7 +104,7 @@ def gated_several(
 @pycutlass.epilogue_function
 def gated_reduced(accum: Any, bias: Row, residual: Tensor) -> Any:
     even, odd = epilogue.pairs(accum + bias)
-    t = where(even > odd, even, 0.5 * odd) + residual
+    t = where(even > odd, even - odd, 0.5 * (odd - even)) + residual  # the same of both, where rounding decides
     return {
         "D": t,
         "row_most": epilogue.absmax(t, axis=1),
