@@ -10,6 +10,7 @@
 #include <cuda.h>
 #include <unistd.h>
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -91,6 +92,9 @@ struct State {
   std::condition_variable opened, arrived;
   std::string blocking;
   bool inside = false;
+  std::vector<unsigned char> params;  // of the last launch
+  std::array<unsigned, 3> grid{};     // the same
+  bool only_records = false;
   pid_t process = getpid();
 
   State() {

@@ -1,6 +1,7 @@
 // Libraries, kernels and launches of the stand-in.
 #include "driver.h"
 
+#include <algorithm>
 #include <cstdio>
 
 using namespace fake;
@@ -93,6 +94,9 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, voi
   }
   auto const* begin = static_cast<unsigned char const*>(arguments[0]);
   std::vector<unsigned char> params(begin, begin + library->params_bytes);
+  state().params = params;
+  state().grid = {config->gridDimX, config->gridDimY, config->gridDimZ};
+  if (state().only_records) return CUDA_SUCCESS;
   push(stream, [params, library] {
     if (library->unloaded) violation("a kernel runs that has been unloaded");
     auto run = reinterpret_cast<void (*const*)(void const*)>(params.data());
@@ -105,6 +109,17 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, voi
 void fake_clusters(int clusters) { state().clusters = clusters; }
 
 int fake_priority() { return state().priority; }
+
+/// From now on launches are recorded and no kernel runs: their parameters are those of kernels of a GPU.
+void fake_only_record(int only) { state().only_records = only != 0; }
+
+/// Copies the parameters of the last launch, of which there is room for so many bytes, and says how many there are; the
+/// grid follows.
+size_t fake_params(unsigned char* params, size_t room, unsigned* grid) {
+  std::copy_n(state().params.begin(), std::min(room, state().params.size()), params);
+  std::copy_n(state().grid.begin(), 3, grid);
+  return state().params.size();
+}
 
 int fake_libraries() { return state().libraries; }
 
