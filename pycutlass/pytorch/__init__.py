@@ -14,8 +14,20 @@ from pycutlass.pytorch.casting import register_casts as _register_casts  # noqa:
 from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
 from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
+from pycutlass.pytorch.native import build_native, load_native  # noqa: E402
 
 _register_batches()
 _register_casts()
 
-__all__ = ["Conv2d", "Conversion", "GroupedLinear", "Linear", "SwiGLU", "convert", "epilogue_handle", "epilogue_of"]
+__all__ = [
+    "Conv2d",
+    "Conversion",
+    "GroupedLinear",
+    "Linear",
+    "SwiGLU",
+    "build_native",
+    "convert",
+    "epilogue_handle",
+    "epilogue_of",
+    "load_native",
+]
