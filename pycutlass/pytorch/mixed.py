@@ -84,4 +84,4 @@ MIXED_MM = define(
     _mixed_mm,
     _fake,
 )
-differentiable(MIXED_MM, _MixedMm, lambda mat_a, mat_b, scale=None, *, out_dtype=None: (mat_a, mat_b, scale, out_dtype))
+differentiable(MIXED_MM, _MixedMm, _arranged)
