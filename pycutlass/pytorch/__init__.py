@@ -7,13 +7,27 @@ from pycutlass.pytorch.required import check_torch as _check_torch
 
 _check_torch()  # before anything asks torch for what older ones lack
 
+from pycutlass.pytorch import fused as _fused  # noqa: E402, F401
 from pycutlass.pytorch import scaled as _scaled  # noqa: E402, F401
 from pycutlass.pytorch.batching import register_batches as _register_batches  # noqa: E402
 from pycutlass.pytorch.casting import register_casts as _register_casts  # noqa: E402
 from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
+from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
+from pycutlass.pytorch.native import build_native, load_native  # noqa: E402
 
 _register_batches()
 _register_casts()
 
-__all__ = ["Conv2d", "Conversion", "GroupedLinear", "Linear", "SwiGLU", "convert"]
+__all__ = [
+    "Conv2d",
+    "Conversion",
+    "GroupedLinear",
+    "Linear",
+    "SwiGLU",
+    "build_native",
+    "convert",
+    "epilogue_handle",
+    "epilogue_of",
+    "load_native",
+]
