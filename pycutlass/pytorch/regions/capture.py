@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +47,7 @@ def _exported(model: Any, example_inputs: Any, dynamic: Any) -> ExportedProgram:
         raise ArgumentTypeError(f"model must be a torch.nn.Module or an ExportedProgram, got {shown(model)}")
     args, named = _inputs(example_inputs)
     try:
-        return torch.export.export(model, args, named, dynamic_shapes=_shapes(dynamic, args, named))
+        return torch.export.export(model, args, named, dynamic_shapes=_shapes(dynamic, model, args, named))
     except Exception as error:  # of any kind, since the model is the user's
         raise ArgumentError(
             f"torch.export cannot capture {type(model).__name__} as one graph: {error}. "
@@ -67,7 +68,7 @@ def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     )
 
 
-def _shapes(dynamic: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _shapes(dynamic: Any, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Return the dynamic_shapes of torch.export: True for the first axis of every tensor."""
     if not isinstance(dynamic, bool):
         return dynamic
@@ -78,9 +79,8 @@ def _shapes(dynamic: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         return {0: torch.export.Dim.AUTO} if isinstance(value, torch.Tensor) and value.dim() else None
 
     tree: Any = torch.utils._pytree
-    if named:
-        return {name: tree.tree_map(first, value) for name, value in named.items()}
-    return tuple(tree.tree_map(first, value) for value in args)
+    given = inspect.signature(model.forward).bind(*args, **named).arguments
+    return {name: tree.tree_map(first, value) for name, value in given.items()}
 
 
 def with_input_extents(module: GraphModule) -> None:

@@ -91,7 +91,8 @@ def found_in(graph: Graph, options: Options, call: Callable[[Graph, Region, Writ
         order = Order(graph)
     still = set(order.nodes)
     left = {node: reason for node, reason in reasons.items() if node in still and _is_said(node)}
-    found.left = {node.name: f"{name_of(node.target)} {left[node]}" for node in sorted(left, key=order.place.get)}
+    ordered = sorted(left, key=order.place.__getitem__)
+    found.left = {node.name: f"{name_of(node.target)} {left[node]}" for node in ordered}
     graph.eliminate_dead_code()
     graph.lint()
     return found

@@ -230,7 +230,8 @@ class _Writer:
             value = value_of(node)
             is_it = isinstance(value, torch.SymInt) and value.node.expr == expression
             if is_it and not self.inside.intersection(node.all_input_nodes):
-                return node
+                found: Node = node
+                return found
         raise Unwritable(f"has an extent {expression}, which follows from none of the region's inputs")
 
     def finish(self) -> None:
