@@ -120,7 +120,7 @@ def test_true_is_for_the_first_axis_of_each_tensor() -> None:
 def test_residual_blocks(model: nn.Module, is_last: bool) -> None:
     x, model = some(2, 8, 6, 6), copy.deepcopy(model)
     if is_last:
-        x, model = x.to(memory_format=torch.channels_last), model.to(memory_format=torch.channels_last)
+        x, model = x.to(memory_format=torch.channels_last), model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     made = taken(model, x)
     assert not made.left and set(made.counts) == {"conv2d"}
     norms = [name for each in fused(made) for name in each if name.startswith("_native_batch_norm")]
