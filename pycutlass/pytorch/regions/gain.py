@@ -11,13 +11,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from pycutlass import device
 from pycutlass.device import Device
 from pycutlass.epilogue import EpilogueFunction
-from pycutlass.errors import PyCutlassError
-from pycutlass.plan.building import without_gpu
+from pycutlass.errors import DeviceError, PyCutlassError
 from pycutlass.plan.composed import TypedFunction
-from pycutlass.plan.constants import constants_of, shipped
+from pycutlass.plan.constants import constants_of, present_or_named, shipped
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_call import precision_of as precision_of_images
 from pycutlass.plan.conv_pick import conv2d_pick, conv2d_ranking
@@ -36,6 +34,7 @@ from pycutlass.types import element
 
 __all__ = ["Gain", "gain_of", "planned_for"]
 
+_USUAL = 90  # the compute capability that is planned for on a machine without a GPU
 _LAUNCH = 2.0  # microseconds from the end of a kernel to the next, at the least
 
 
@@ -69,7 +68,10 @@ def planned_for(sm: int | None) -> Device:
     if sm is not None:
         known = [each for each in shipped() if each.capability <= sm]
         return Device(0, "", sm, max(known, key=lambda each: each.capability).sm_count)
-    return device.describe(device.current()) if device.available() else without_gpu()
+    try:
+        return present_or_named()
+    except DeviceError:  # neither a GPU nor a target by name
+        return planned_for(_USUAL)
 
 
 def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bool) -> Gain:
