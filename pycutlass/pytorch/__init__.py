@@ -11,23 +11,33 @@ from pycutlass.pytorch import fused as _fused  # noqa: E402, F401
 from pycutlass.pytorch import scaled as _scaled  # noqa: E402, F401
 from pycutlass.pytorch.batching import register_batches as _register_batches  # noqa: E402
 from pycutlass.pytorch.casting import register_casts as _register_casts  # noqa: E402
+from pycutlass.pytorch.compiling import InductorPass, compile_graph  # noqa: E402
+from pycutlass.pytorch.compiling import register as _register_backend  # noqa: E402
 from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
 from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
 from pycutlass.pytorch.native import build_native, load_native  # noqa: E402
+from pycutlass.pytorch.options import Options  # noqa: E402
+from pycutlass.pytorch.partitions import Partition, partition  # noqa: E402
 
 _register_batches()
 _register_casts()
+_register_backend()
 
 __all__ = [
     "Conv2d",
     "Conversion",
     "GroupedLinear",
+    "InductorPass",
     "Linear",
+    "Options",
+    "Partition",
     "SwiGLU",
     "build_native",
+    "compile_graph",
     "convert",
     "epilogue_handle",
     "epilogue_of",
     "load_native",
+    "partition",
 ]
