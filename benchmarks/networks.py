@@ -68,7 +68,9 @@ class Experts(nn.Module):
         shares, experts = logits.softmax(-1).topk(self.chosen)
         order = experts.flatten().argsort(stable=True)
         tokens = order // self.chosen
-        offs = torch.bincount(experts.flatten(), minlength=self.experts).cumsum(0).to(torch.int32)
+        # As bincount, whose extent is none that a graph knows.
+        of_expert = experts.flatten().unsqueeze(1) == torch.arange(self.experts, device=x.device)
+        offs = of_expert.sum(0).cumsum(0).to(torch.int32)
         rows = x[tokens]
         gate = self.product(rows, self.gate.mT, offs=offs)
         up = self.product(rows, self.up.mT, offs=offs)
