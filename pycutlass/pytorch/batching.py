@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from pycutlass.pytorch.activations import activation_of
 from pycutlass.pytorch.casting import as_autocast_has_it
 from pycutlass.pytorch.convolutions import CONV2D
 from pycutlass.pytorch.fused_batching import RULES, elements
 from pycutlass.pytorch.gated import SWIGLU
+from pycutlass.pytorch.interleaved import INTERLEAVED_SWIGLU
 from pycutlass.pytorch.operators import library
 from pycutlass.pytorch.products import LINEAR, MATMUL
 from pycutlass.pytorch.sums import ADDMM
@@ -75,6 +77,13 @@ def _swiglu(info: Any, axes: Any, input: Tensor, gate_weight: Tensor, up_weight:
     return gate * up, 0  # where one of them has no batch, it broadcasts
 
 
+def _interleaved_swiglu(info: Any, axes: Any, input: Tensor, weight: Tensor) -> Any:
+    if axes[1] is None:
+        return INTERLEAVED_SWIGLU(_leading(input, axes[0]), weight), 0
+    sums, _ = _linear(info, axes, input, weight)
+    return functional.silu(sums[..., 0::2]) * sums[..., 1::2], 0
+
+
 def _conv2d(
     info: Any, axes: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any
 ) -> tuple[Any, int]:
@@ -134,7 +143,8 @@ def _described(value: Any, axis: int | None) -> Any:
 
 def register_batches() -> None:
     """Register the rules; torch calls an operator that has none once for each of a batch."""
-    for operator, rule in ((MATMUL, _matmul), (LINEAR, _linear), (ADDMM, _addmm), (SWIGLU, _swiglu), (CONV2D, _conv2d)):
+    gated = ((SWIGLU, _swiglu), (INTERLEAVED_SWIGLU, _interleaved_swiglu))
+    for operator, rule in ((MATMUL, _matmul), (LINEAR, _linear), (ADDMM, _addmm), *gated, (CONV2D, _conv2d)):
         torch.library.register_vmap(operator.name(), _checked(operator, rule), lib=library)
     for operator, rule in RULES:
         torch.library.register_vmap(operator.name(), rule, lib=library)
