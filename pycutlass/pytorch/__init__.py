@@ -16,6 +16,7 @@ from pycutlass.pytorch.compiling import register as _register_backend  # noqa: E
 from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
 from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
+from pycutlass.pytorch.native import build_native, load_native  # noqa: E402
 from pycutlass.pytorch.options import Options  # noqa: E402
 from pycutlass.pytorch.partitions import Partition, partition  # noqa: E402
 
@@ -32,9 +33,11 @@ __all__ = [
     "Options",
     "Partition",
     "SwiGLU",
+    "build_native",
     "compile_graph",
     "convert",
     "epilogue_handle",
     "epilogue_of",
+    "load_native",
     "partition",
 ]

@@ -339,3 +339,78 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 def test_refused(message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         ops.fused_mm(*REFUSED[message])
+
+
+def batched(call: Any, axes: tuple[Any, ...], *given: Any) -> None:
+    """Compare a batch with what the operator does for each of it."""
+    made = torch.vmap(call, axes)(*given)
+    for number in range(3):
+        one = [each if axis is None else each.select(axis, number) for each, axis in zip(given, axes, strict=True)]
+        for whole, wanted in zip(made, call(*one), strict=True):
+            torch.testing.assert_close(whole[number], wanted, rtol=1e-2, atol=1e-2)
+
+
+def test_vmap_of_products() -> None:
+    handle, other = epilogue_handle(everything), epilogue_handle(of_matrices)
+
+    def call(a: Any, b: Any, bias: Any, residual: Any, scale: Any, source: Any) -> Any:
+        return ops.fused_mm(a, b, handle, [bias, residual, scale, source], [0.5])
+
+    shapes = ((16, 32), (32, 8), (8,), (16, 8), (16,), (16, 8))
+    for axes in (*((None,) * number + (0,) + (None,) * (5 - number) for number in range(6)), (0, 1, 0, 2, 1, 0)):
+        for last in (shapes[5], (8,)):
+            places = axes if axes[5] is None or len(last) == 2 else (*axes[:5], -1 % 2)
+            full = zip((*shapes[:5], last), places, strict=True)
+            given = [random(*(shape if at is None else (*shape[:at], 3, *shape[at:]))) for shape, at in full]
+            batched(call, places, *given)
+    batched(
+        lambda a, b, f, r: ops.fused_mm(a, b, other, [f, r]),
+        (0, None, 0, 0),
+        *map_of((3, 16, 32), (32, 8), (3, 1), (3, 8)),
+    )
+    stacks = map_of((3, 2, 16, 32), (2, 32, 8), (3, 2), (3, 2, 8))
+    batched(lambda a, b, f, r: ops.fused_mm(a, b, other, [f, r]), (0, None, 0, 0), *stacks)
+    with pytest.raises(ArgumentError, match=r"tensors\[1\], bias of the epilogue, must be of \(8,\), a Row"):
+        torch.vmap(lambda a, r: ops.fused_mm(a, torch.ones(32, 8), other, [torch.ones(1), r]))(
+            *map_of((3, 16, 32), (3, 1))
+        )
+
+
+def map_of(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [random(*shape).float() for shape in shapes]
+
+
+def test_vmap_of_convolutions() -> None:
+    how, handle = ([1, 1], [1, 1], [1, 1], 1), epilogue_handle(of_groups)
+
+    def call(images: Any, filters: Any, bias: Any, scale: Any, residual: Any, source: Any) -> Any:
+        return ops.fused_conv2d(images, filters, *how, handle, [bias, scale, residual, source], [0.5])
+
+    shapes = ((2, 4, 5, 5), (8, 4, 3, 3), (8,), (50,), (2, 8, 5, 5), (2, 8, 5, 5))
+    for axes in (
+        (0, None, None, 0, 0, 0),
+        (0, None, None, 0, 0, None),
+        (0, 0, None, None, 0, 0),
+        (None, None, 0, *[None] * 3),
+    ):
+        given = [random(*((3,) if at == 0 else ()), *shape) for shape, at in zip(shapes, axes, strict=True)]
+        batched(call, axes, *given)
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_autocast(in_batch: bool) -> None:
+    handle = epilogue_handle(everything)
+
+    def call(a: Any, b: Any, bias: Any, residual: Any, scale: Any, source: Any) -> Any:
+        return ops.fused_mm(a, b, handle, [bias, residual, scale, source], [0.5])
+
+    given = map_of((16, 32), (32, 8), (8,), (16, 8), (16,), (16, 8))
+    plain = call(*given)
+    with torch.autocast("cpu", torch.bfloat16):
+        made = call(*given)
+        if in_batch:
+            made = [each[0] for each in torch.vmap(call)(*(each[None] for each in given))]
+        (images,) = ops.fused_conv2d(*map_of((1, 8, 4, 4), (8, 8, 1, 1)), [1, 1], [0, 0], [1, 1], 1, "gelu", [])
+    assert made[1].dtype == images.dtype == torch.bfloat16 and made[2].dtype == torch.float32
+    for ours, wanted in zip(made, plain, strict=True):
+        torch.testing.assert_close(ours.float(), wanted, rtol=0.1, atol=0.5)
