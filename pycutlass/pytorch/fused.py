@@ -25,7 +25,7 @@ from pycutlass.pytorch.fused_shapes import (
     with_adjacent_k,
 )
 from pycutlass.pytorch.handles import Fused, fused
-from pycutlass.pytorch.images import Geometry, new_images
+from pycutlass.pytorch.images import Geometry, as_rows, is_product, new_images
 from pycutlass.pytorch.operators import define, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types, product_shape
 
@@ -106,6 +106,15 @@ def _fused_conv2d(
 ) -> list[Tensor]:
     geometry = Geometry(stride, padding, dilation, groups)
     made, extents = _checked_images(input, weight, geometry, epilogue, tensors)
+    if is_product(geometry, weight):
+        n, k, p, q = extents.images
+        rows = [as_rows(each) if each.dim() == 4 else each for each in tensors]
+        found = _fused_mm(as_rows(input), weight.reshape(k, -1).t(), epilogue, rows, scalars)
+        matrices = [each.form == "matrix" for each in made.writes]
+        return [
+            each.view(n, p, q, k).permute(0, 3, 1, 2) if is_matrix else each
+            for each, is_matrix in zip(found, matrices, strict=True)
+        ]
     numbers = given_scalars(made, scalars)
     check_results(made, extents)
     taken = [plain(each) for each in tensors]

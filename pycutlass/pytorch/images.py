@@ -10,8 +10,9 @@ import torch
 from pycutlass.errors import ArgumentError
 from pycutlass.pytorch.shapes import check_bias
 
-__all__ = ["Geometry", "check_images", "new_images", "spread", "takes_stride"]
+__all__ = ["Geometry", "as_rows", "check_images", "is_product", "new_images", "spread", "takes_stride"]
 
+_ACCESS = 16  # bytes that kernels of products copy at once
 _ALIGNED_BITS = 32  # what kernels for strides above 1 load at once, at the least
 
 
@@ -90,6 +91,23 @@ def new_images(like: torch.Tensor, shape: tuple[Any, ...], dtype: torch.dtype) -
     """Return memory for images of (N, C, H, W), channels_last, also where an extent of 1 leaves strides open."""
     n, c, h, w = shape
     return like.new_empty((n, h, w, c), dtype=dtype).permute(0, 3, 1, 2)
+
+
+def is_product(geometry: Geometry, weight: torch.Tensor) -> bool:
+    """Return whether a convolution is computed as the product of its pixels and filters.
+
+    With filters of one pixel it is one, for which there are kernels for Hopper, too. Channels must be aligned, since
+    products have no kernels for very few of them.
+    """
+    channels, filters = weight.shape[1], weight.shape[0]
+    is_single = all(each == 1 for each in weight.shape[2:])
+    is_plain = all(each == 1 for each in (*geometry.stride, geometry.groups)) and not any(geometry.padding)
+    return is_single and is_plain and all(each * weight.element_size() % _ACCESS == 0 for each in (channels, filters))
+
+
+def as_rows(images: torch.Tensor) -> torch.Tensor:
+    """Return the pixels of images as rows of their channels: a view of images in channels_last."""
+    return images.permute(0, 2, 3, 1).reshape(-1, images.shape[1])
 
 
 def takes_stride(geometry: Geometry, input_size: Any, weight: torch.Tensor) -> bool:

@@ -224,10 +224,11 @@ def of_groups(accum: Any, bias: Row, scale: Column, residual: Tensor, c: Source,
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("taps", [1, 3])
-def test_convolutions(dtype: torch.dtype, groups: int, taps: int) -> None:
+@pytest.mark.parametrize(("taps", "stride"), [(1, [2, 1]), (1, [1, 1]), (3, [2, 1])])
+def test_convolutions(dtype: torch.dtype, groups: int, taps: int, stride: list[int]) -> None:
+    """Those with filters of one pixel and a stride of 1 are products."""
     images, filters = random(2, 8, 6, 5, dtype=dtype), random(16, 8 // groups, taps, taps, dtype=dtype)
-    how = ([2, 1], [taps // 2] * 2, [1, 1], groups)
+    how = (stride, [taps // 2] * 2, [1, 1], groups)
     sums = torch.nn.functional.conv2d(images.double(), filters.double(), None, *how)
     n, k, p, q = sums.shape
     residual = random(n, k, p, q, dtype=dtype)  # by channels, and not channels_last
@@ -254,6 +255,20 @@ def test_convolutions(dtype: torch.dtype, groups: int, taps: int) -> None:
             flat = made.permute(0, 2, 3, 1).reshape(-1, k) if name in "TD" else made
             torch.testing.assert_close(flat.double(), torch.from_numpy(wanted[name]), rtol=tolerance, atol=tolerance)
         assert passes_opcheck(ops.fused_conv2d.default, *given)
+
+
+@pytest.mark.parametrize("channels", [3, 8, 12])
+def test_filters_of_one_pixel(channels: int) -> None:
+    """Also of images that lie by channels, of none, and of channels that are not aligned."""
+    handle = epilogue_handle(fusions.scale_shift_residual_relu)
+    filters, row = random(16, channels, 1, 1).half(), random(16).float()
+    for n in (2, 0):
+        images, residual = random(n, channels, 5, 3).half(), random(n, 16, 5, 3).half()
+        (found,) = ops.fused_conv2d(images, filters, [1, 1], [0, 0], [1, 1], 1, handle, [row, row, residual])
+        sums = torch.nn.functional.conv2d(images.double(), filters.double())
+        wanted = (sums * row[:, None, None] + row[:, None, None] + residual).relu()
+        torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=2e-2)
+        assert found.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_convolutions_have_no_pairs() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from pycutlass.pytorch.images import Geometry, as_rows, is_product
 from pycutlass.pytorch.regions.extents import extents_of, tensor_form
 from pycutlass.pytorch.regions.growth import Grown
 from pycutlass.pytorch.regions.products import value_of
@@ -58,6 +59,10 @@ def _problem(region: Grown) -> Problem:
         d = value_of(product.node)
         d = d.new_empty((*a.shape[:-1], b.shape[-1]))
         return Problem(product.kind, tensor_form(a), tensor_form(b), tensor_form(d), ranges=_ranges(a, b))
+    if is_product(Geometry(**product.geometry), b):
+        rows, turned, sums = as_rows(a), b.reshape(b.shape[0], -1).t(), as_rows(value_of(product.node))
+        forms = tensor_form(rows.contiguous()), tensor_form(turned), tensor_form(sums.contiguous())
+        return Problem("mm", *forms, ranges=_ranges(a, b))
     images, filters, made = (_as_images(tensor_form(each)) for each in (a, b, value_of(product.node)))
     return Problem("conv2d", images, filters, made, **product.geometry, ranges=_ranges(a, b))
 

@@ -22,6 +22,7 @@ from pycutlass.plan.conv_pick import conv2d_pick, conv2d_ranking
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.pick import pick, ranking
 from pycutlass.plan.shortcut import precision_of
+from pycutlass.pytorch.images import Geometry, as_rows, is_product
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.description import folded
 from pycutlass.pytorch.regions.extents import hint_of, tensor_form
@@ -79,8 +80,11 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
     gpu, product = planned_for(options.sm), region.product
     a, b = value_of(product.a), value_of(product.b)
     types = tuple((name, element(value_of(node).dtype).tag) for name, node in epilogue.outputs)
-    if product.kind == "conv2d":
-        problem: Any = _Images(_pixels(a), _pixels(b), tuple(product.geometry.items()), precision_of_images(None, a))
+    if product.kind == "conv2d" and is_product(Geometry(**product.geometry), b):
+        pixels, filters = as_rows(a).contiguous(), b.reshape(b.shape[0], -1).t()
+        problem: Any = _Matrices(_spec(pixels), _spec(filters), precision_of(pixels))
+    elif product.kind == "conv2d":
+        problem = _Images(_pixels(a), _pixels(b), tuple(product.geometry.items()), precision_of_images(None, a))
     else:
         axes = 2 if product.kind == "mm" else 3
         a, b = folded(a, axes), folded(b.t() if product.is_turned else b, axes)
