@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -36,15 +37,13 @@ def artifacts_of(plans: Iterable[Described], target: str | None) -> dict[Operati
     return dict(zip(kernels, compiler.add_module(kernels, target=target), strict=True))
 
 
-def images(artifacts: Sequence[Artifact], folder: Path, manifest: str) -> str:
-    """Write the two sides of artifacts to a folder, with a manifest, and return the C that has them in its memory."""
-    (folder / "manifest.json").write_text(manifest)
+def images(files: Sequence[tuple[str, str]], manifest: str) -> str:
+    """Return C that has the two sides of kernels, and a manifest, in its memory, from files."""
     lines = ["// The kernels, as they were compiled, and the manifest.", "__asm__("]
-    lines += [_included("pycutlass_library_manifest", "manifest.json", is_hidden=False)]
-    for number, artifact in enumerate(artifacts):
-        for side, content in (("cubin", artifact.cubin), ("host", artifact.host)):
-            (folder / f"kernel_{number}.{side}").write_bytes(content)
-            lines.append(_included(f"kernel_{number}_{side}", f"kernel_{number}.{side}"))
+    lines += [_included("pycutlass_library_manifest", manifest, is_hidden=False)]
+    for number, sides in enumerate(files):
+        for side, file in zip(("cubin", "host"), sides, strict=True):
+            lines.append(_included(f"kernel_{number}_{side}", file))
     return "\n".join([*lines, ");", ""])
 
 
@@ -108,11 +107,11 @@ def _c_compiler() -> tuple[str, ...]:
     ToolkitError
         There is none.
     """
-    words = find_host_compiler()
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), find_host_compiler()))  # options are of C++
     names = {"g++": "gcc", "clang++": "clang", "c++": "cc"}
     as_c = [re.sub(r"(clang\+\+|g\+\+|c\+\+)(?=[^/]*$)", lambda found: names[found[0]], word, count=1) for word in words]
     for command in (as_c, ["gcc"], ["cc"]):
-        if command != list(words) and (program := on_path(command[0])):
+        if command != words and (program := on_path(command[0])):
             return (program, *command[1:])
     raise ToolkitError(
         f"a library is made of C, and there is no C compiler beside {words[0]}: install gcc (Debian, Ubuntu: apt "
