@@ -38,6 +38,7 @@ from pycutlass.plan.conv2d import _restored as conv2d_of
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.gemm import _restored as gemm_of
 from pycutlass.plan.grouped_gemm import GroupedGemm
+from pycutlass.plan.readings import device_of
 from pycutlass.tuning import Conv2dProblem, GroupProblem, Problem
 from pycutlass.tuning.files import read_problems
 from pycutlass.tuning.tunable import Tunable
@@ -52,7 +53,7 @@ def export_plan(
         list[Path],
         typer.Argument(
             metavar="[PLAN] OUT",
-            help="A pickled plan, or for a library a CSV file as `tune` takes; and the directory, or the file, to write.",
+            help="A pickled plan, or for a library a CSV file as `tune` takes; and the directory or file to write.",
         ),
     ],
     format: Annotated[str, typer.Option(help=f"{', '.join(FORMATS)} or {_LIBRARY}.")],
@@ -121,7 +122,8 @@ def _plans(file: Path) -> dict[str, Any]:
         raise ArgumentError(f"the plan {file} cannot be read: {error.strerror}") from error
     except Exception as error:  # whatever unpickling of another file raises
         raise ArgumentError(
-            f"{file} is no pickled plan: {error}. Write one with pickle.dump(plan, file), or give a .csv file of problems"
+            f"{file} is no pickled plan: {error}. Write one with pickle.dump(plan, file), or give a .csv file of "
+            f"problems"
         ) from error
     if not isinstance(plan, Gemm | Conv2d | GroupedGemm):
         raise ArgumentError(f"{file} has a {type(plan).__name__}, and a plan is needed, such as pycutlass.Gemm(a, b)")
@@ -130,8 +132,6 @@ def _plans(file: Path) -> dict[str, Any]:
 
 def _plan(problem: Tunable) -> Any:
     """Return the plan of a problem of packed tensors."""
-    from pycutlass.plan.readings import device_of
-
     here = device_of({})
     if isinstance(problem, GroupProblem):
         raise ArgumentError("groups are exported as pickled plans, with --format bundle: write pickle.dump(plan, file)")

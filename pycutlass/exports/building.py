@@ -17,10 +17,10 @@ from pycutlass.operation import Operation
 from pycutlass.toolkit import find_host_compiler, own_include
 from pycutlass.toolkit.files import on_path
 
-__all__ = ["C", "RUNTIME", "artifacts_of", "images", "include_flags", "link"]
+__all__ = ["RUNTIME", "C", "artifacts_of", "images", "include_flags", "link"]
 
 #: Where the C is that programs and libraries are made of.
-C = Path(__file__).parent / "c"
+SOURCES = Path(__file__).parent / "c"
 #: What every library has.
 RUNTIME = ("message.c", "driver.c", "kernel.c", "record.c", "tensors.c", "library.c")
 
@@ -58,7 +58,7 @@ def _included(symbol: str, file: str, *, is_hidden: bool = True) -> str:
 
 def include_flags() -> list[str]:
     """Return where a compiler finds the headers of the C."""
-    return [f"-I{C}", f"-I{own_include()}"]
+    return [f"-I{SOURCES}", f"-I{own_include()}"]
 
 
 def link(folder: Path, files: Sequence[str], output: str) -> None:
@@ -82,7 +82,7 @@ def link(folder: Path, files: Sequence[str], output: str) -> None:
         *_c_compiler(),
         *("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", *include_flags()),
         *files,
-        *(str(C / name) for name in RUNTIME),
+        *(str(SOURCES / name) for name in RUNTIME),
         *("-shared", "-Wl,-Bsymbolic,--as-needed,-z,defs,-z,noexecstack", "-o", output, "-ldl", "-lpthread"),
     ]
     try:
@@ -109,7 +109,9 @@ def _c_compiler() -> tuple[str, ...]:
     """
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), find_host_compiler()))  # options are of C++
     names = {"g++": "gcc", "clang++": "clang", "c++": "cc"}
-    as_c = [re.sub(r"(clang\+\+|g\+\+|c\+\+)(?=[^/]*$)", lambda found: names[found[0]], word, count=1) for word in words]
+    as_c = [
+        re.sub(r"(clang\+\+|g\+\+|c\+\+)(?=[^/]*$)", lambda found: names[found[0]], word, count=1) for word in words
+    ]
     for command in (as_c, ["gcc"], ["cc"]):
         if command != words and (program := on_path(command[0])):
             return (program, *command[1:])

@@ -63,7 +63,20 @@ def described_conv2d(plan: Conv2d, name: str, extents: Iterable[int] = ()) -> De
         for bounds, candidate in sorted(ranges.items(), key=lambda each: (each[0][1], each[0][0]))
     )
     return Described(
-        name, what, plan.kind.direction.name, problem.N, 0, 0, 0, fields, tensors, roles, 1 + max(roles), scalars, epilogue, variants
+        name,
+        what,
+        plan.kind.direction.name,
+        problem.N,
+        0,
+        0,
+        0,
+        fields,
+        tensors,
+        roles,
+        1 + max(roles),
+        scalars,
+        epilogue,
+        variants,
     )
 
 

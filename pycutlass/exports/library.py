@@ -176,7 +176,9 @@ def _named(plans: Any) -> dict[str, Any]:
 
 def _checked_extent(extent: Any) -> int:
     if type(extent) is not int or extent < 1:
-        raise ArgumentError(f"extents are values of M, or numbers of images: integers of 1 at least; got {shown(extent)}")
+        raise ArgumentError(
+            f"extents are values of M, or numbers of images: integers of 1 at least; got {shown(extent)}"
+        )
     return extent
 
 

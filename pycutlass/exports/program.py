@@ -15,7 +15,7 @@ from pycutlass.cache.bundle import write_bundle
 from pycutlass.cache.files import as_path, written_whole
 from pycutlass.calls import public, shown, suggestion
 from pycutlass.errors import ArgumentError, CacheError
-from pycutlass.exports.building import C, artifacts_of, images
+from pycutlass.exports.building import SOURCES, artifacts_of, images
 from pycutlass.exports.described import Described
 from pycutlass.exports.library import described, manifest_of
 from pycutlass.exports.reference import reference
@@ -127,7 +127,10 @@ def _cpp(plan: Described, artifacts: Mapping[Operation, Artifact]) -> dict[str, 
     files["kernels.cu"] = _listed(len(each)).encode()
     manifest = json.dumps(manifest_of([plan], artifacts), sort_keys=True, indent=1)
     files["plans.c"] = (tables([plan], artifacts, is_compiled=True) + _as_text(manifest)).encode()
-    return files | {"CMakeLists.txt": _filled("cpp.cmake", plan, artifacts), "README.txt": _filled("cpp.txt", plan, artifacts)}
+    return files | {
+        "CMakeLists.txt": _filled("cpp.cmake", plan, artifacts),
+        "README.txt": _filled("cpp.txt", plan, artifacts),
+    }
 
 
 def _inlined(text: str, seen: set[str] | None = None) -> str:
@@ -164,7 +167,7 @@ def _listed(count: int) -> str:
             f"void kernel_{number}_bind(pycutlass_driver const*);",
         ]
     lines += ["}", *(f"void const* kernel_{number}_function();" for number in range(count)), ""]
-    lines += ["#include \"compiled.h\"", "", "compiled_kernel const compiled_kernels[] = {"]
+    lines += ['#include "compiled.h"', "", "compiled_kernel const compiled_kernels[] = {"]
     parts = ("function", "describe", "describe_epilogue", "plan", "bind")
     lines += [f"    {{{', '.join(f'kernel_{number}_{part}' for part in parts)}}}," for number in range(count)]
     return "\n".join([*lines, "};", ""])
@@ -176,7 +179,7 @@ def _as_text(manifest: str) -> str:
 
 
 def _own(name: str) -> bytes:
-    return (C / name).read_bytes()
+    return (SOURCES / name).read_bytes()
 
 
 def _filled(name: str, plan: Described, artifacts: Mapping[Operation, Artifact]) -> bytes:

@@ -121,7 +121,13 @@ def _table(number: int, plan: Described) -> str:
     names = list(plan.scalars)
     beta = names.index("beta") if functor.reads_source is None and "beta" in names else -1
     fields: tuple[Any, ...] = (
-        *("FAMILY_GEMM" if plan.family == "gemm" else "FAMILY_CONV2D", plan.n, plan.k, plan.batch, f"{{{', '.join(map(str, plan.conv)) or _NOTHING}}}"),
+        *(
+            "FAMILY_GEMM" if plan.family == "gemm" else "FAMILY_CONV2D",
+            plan.n,
+            plan.k,
+            plan.batch,
+            f"{{{', '.join(map(str, plan.conv)) or _NOTHING}}}",
+        ),
         *(f"{{{', '.join(map(str, plan.roles))}}}", plan.first_port, f"in_place_{number}", int(plan.by_rows)),
         *(int(plan.family == "dgrad"), int(plan.family == "wgrad"), beta, len(plan.variants), f"variants_{number}"),
     )

@@ -35,8 +35,10 @@ def _gemm(m: int, n: int, k: int, dtype: Any = np.float32, order: str = "C", out
     inputs = options.pop("inputs", {})
     given = {name: options.pop(name)() for name in ("c", "bias") if name in options}
     plan = pycutlass.Gemm(
-        *(TensorSpec(each.shape, each.dtype.name, tuple(step // each.itemsize for step in each.strides)) for each in
-          tensors.values()),
+        *(
+            TensorSpec(each.shape, each.dtype.name, tuple(step // each.itemsize for step in each.strides))
+            for each in tensors.values()
+        ),
         **{name: TensorSpec(each.shape, each.dtype.name) for name, each in given.items()},
         epilogue_inputs={name: TensorSpec(each.shape, each.dtype.name) for name, each in inputs.items()} or None,
         **options,
@@ -99,7 +101,14 @@ FORMS: dict[str, tuple[int, Callable[[], Any]]] = {
     "f16 with a C and an activation": (
         80,
         lambda: _gemm(
-            256, 128, 64, np.float16, order="F", c=lambda: _drawn((256, 128), np.float16), beta=0.5, alpha=2,
+            256,
+            128,
+            64,
+            np.float16,
+            order="F",
+            c=lambda: _drawn((256, 128), np.float16),
+            beta=0.5,
+            alpha=2,
             epilogue=pycutlass.relu,
         ),
     ),
@@ -115,7 +124,8 @@ FORMS: dict[str, tuple[int, Callable[[], Any]]] = {
     ),
     "for Hopper": (90, lambda: _gemm(512, 256, 128, np.float16, order="F")),
     "for Hopper with a C": (
-        90, lambda: _gemm(512, 256, 128, np.float16, c=lambda: _drawn((512, 256), np.float16), beta=1)
+        90,
+        lambda: _gemm(512, 256, 128, np.float16, c=lambda: _drawn((512, 256), np.float16), beta=1),
     ),
     "a function for Hopper": (
         90,
