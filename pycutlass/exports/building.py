@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -16,10 +17,10 @@ from pycutlass.operation import Operation
 from pycutlass.toolkit import find_host_compiler, own_include
 from pycutlass.toolkit.files import on_path
 
-__all__ = ["C", "RUNTIME", "artifacts_of", "images", "include_flags", "link"]
+__all__ = ["RUNTIME", "C", "artifacts_of", "images", "include_flags", "link"]
 
 #: Where the C is that programs and libraries are made of.
-C = Path(__file__).parent / "c"
+SOURCES = Path(__file__).parent / "c"
 #: What every library has.
 RUNTIME = ("message.c", "driver.c", "kernel.c", "record.c", "tensors.c", "library.c")
 
@@ -36,15 +37,13 @@ def artifacts_of(plans: Iterable[Described], target: str | None) -> dict[Operati
     return dict(zip(kernels, compiler.add_module(kernels, target=target), strict=True))
 
 
-def images(artifacts: Sequence[Artifact], folder: Path, manifest: str) -> str:
-    """Write the two sides of artifacts to a folder, with a manifest, and return the C that has them in its memory."""
-    (folder / "manifest.json").write_text(manifest)
+def images(files: Sequence[tuple[str, str]], manifest: str) -> str:
+    """Return C that has the two sides of kernels, and a manifest, in its memory, from files."""
     lines = ["// The kernels, as they were compiled, and the manifest.", "__asm__("]
-    lines += [_included("pycutlass_library_manifest", "manifest.json", is_hidden=False)]
-    for number, artifact in enumerate(artifacts):
-        for side, content in (("cubin", artifact.cubin), ("host", artifact.host)):
-            (folder / f"kernel_{number}.{side}").write_bytes(content)
-            lines.append(_included(f"kernel_{number}_{side}", f"kernel_{number}.{side}"))
+    lines += [_included("pycutlass_library_manifest", manifest, is_hidden=False)]
+    for number, sides in enumerate(files):
+        for side, file in zip(("cubin", "host"), sides, strict=True):
+            lines.append(_included(f"kernel_{number}_{side}", file))
     return "\n".join([*lines, ");", ""])
 
 
@@ -59,7 +58,7 @@ def _included(symbol: str, file: str, *, is_hidden: bool = True) -> str:
 
 def include_flags() -> list[str]:
     """Return where a compiler finds the headers of the C."""
-    return [f"-I{C}", f"-I{own_include()}"]
+    return [f"-I{SOURCES}", f"-I{own_include()}"]
 
 
 def link(folder: Path, files: Sequence[str], output: str) -> None:
@@ -83,7 +82,7 @@ def link(folder: Path, files: Sequence[str], output: str) -> None:
         *_c_compiler(),
         *("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", *include_flags()),
         *files,
-        *(str(C / name) for name in RUNTIME),
+        *(str(SOURCES / name) for name in RUNTIME),
         *("-shared", "-Wl,-Bsymbolic,--as-needed,-z,defs,-z,noexecstack", "-o", output, "-ldl", "-lpthread"),
     ]
     try:
@@ -108,11 +107,13 @@ def _c_compiler() -> tuple[str, ...]:
     ToolkitError
         There is none.
     """
-    words = find_host_compiler()
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), find_host_compiler()))  # options are of C++
     names = {"g++": "gcc", "clang++": "clang", "c++": "cc"}
-    as_c = [re.sub(r"(clang\+\+|g\+\+|c\+\+)(?=[^/]*$)", lambda found: names[found[0]], word, count=1) for word in words]
+    as_c = [
+        re.sub(r"(clang\+\+|g\+\+|c\+\+)(?=[^/]*$)", lambda found: names[found[0]], word, count=1) for word in words
+    ]
     for command in (as_c, ["gcc"], ["cc"]):
-        if command != list(words) and (program := on_path(command[0])):
+        if command != words and (program := on_path(command[0])):
             return (program, *command[1:])
     raise ToolkitError(
         f"a library is made of C, and there is no C compiler beside {words[0]}: install gcc (Debian, Ubuntu: apt "

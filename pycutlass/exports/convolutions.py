@@ -53,7 +53,7 @@ def described_conv2d(plan: Conv2d, name: str, extents: Iterable[int] = ()) -> De
     size = first.size(problem)
     fields = (
         *(size.N, size.H, size.W, size.C, size.K, size.R, size.S, size.P, size.Q, size.pad_h, size.pad_w),
-        *(size.stride_h, size.stride_w, size.dilation_h, size.dilation_w, int(size.mode), size.groups),
+        *(size.stride_h, size.stride_w, size.dilation_h, size.dilation_w, size.mode.value, size.groups),
     )
     epilogue = plan.kind.epilogue
     what = f"{plan.kind.direction.name} of {problem!r}, any number of images"
@@ -63,7 +63,20 @@ def described_conv2d(plan: Conv2d, name: str, extents: Iterable[int] = ()) -> De
         for bounds, candidate in sorted(ranges.items(), key=lambda each: (each[0][1], each[0][0]))
     )
     return Described(
-        name, what, plan.kind.direction.name, problem.N, 0, 0, 0, fields, tensors, roles, 1 + max(roles), scalars, epilogue, variants
+        name,
+        what,
+        plan.kind.direction.name,
+        problem.N,
+        0,
+        0,
+        0,
+        fields,
+        tensors,
+        roles,
+        1 + max(roles),
+        scalars,
+        epilogue,
+        variants,
     )
 
 
@@ -144,7 +157,7 @@ def _variant(
         *bounds,
         launched,
         candidate.reduction,
-        mode=int(_Mode.Parallel if candidate.is_parallel else _Mode.Serial),
+        mode=(_Mode.Parallel if candidate.is_parallel else _Mode.Serial).value,
         slices=size.split_k_slices,
         max_swizzle=0,
         raster_order=0,

@@ -212,7 +212,7 @@ def check_extents(name: str, shapes: Sequence[tuple[int, ...]], ms: tuple[int, i
             extents.append(EXTENT_M)
         else:
             raise ArgumentError(
-                f"{name} has {first} elements where M is {ms[0]} and {second} where it is {ms[1]}: a plan whose epilogue "
-                f"writes results of tiles cannot be exported. Export one without {name}, or format='bundle'"
+                f"{name} has {first} elements where M is {ms[0]} and {second} where it is {ms[1]}: a plan whose "
+                f"epilogue writes results of tiles cannot be exported. Export one without {name}, or format='bundle'"
             )
     return tuple(extents)

@@ -21,6 +21,7 @@ from pycutlass.kernel import Sizes
 from pycutlass.library import TensorDescription
 from pycutlass.operands.epilogue import packed_port
 from pycutlass.operation import GemmOperationUniversal, GemmProblemSize
+from pycutlass.operation.problems import gemm_size
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.gemm import Gemm
 
@@ -56,8 +57,6 @@ def described_gemm(plan: Gemm, name: str, extents: Iterable[int] = ()) -> Descri
 
 def described_operation(operation: GemmOperationUniversal, problem_size: Any, name: str) -> Described:
     """Return what is exported of an operation, for one problem and others of the same N and K."""
-    from pycutlass.operation.problems import gemm_size
-
     if problem_size is None:
         raise ArgumentError(
             "an operation is a kernel without a problem: give problem_size=(M, N, K), or a GemmProblemSize with a mode"
@@ -129,9 +128,7 @@ def _tensors(
         matrix("b", operation.B, (k, n), shared=bool(batch)),
     ]
     if source == "c":
-        made.append(
-            matrix("c", operation.C, (EXTENT_M, n), shared=bool(batch), in_place=not operation.is_apart)
-        )
+        made.append(matrix("c", operation.C, (EXTENT_M, n), shared=bool(batch), in_place=not operation.is_apart))
     elif source == "bias":
         made.append(ExportedTensor("bias", operation.C.type, "line", (n,)))
     made.append(matrix("out", operation.D, (EXTENT_M, columns), written=True))

@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.toolkit.scratch import scratch_directory
 from pycutlass.version import __version__
 
-__all__ = ["described", "export_library", "manifest_of"]
+__all__ = ["described", "export_library", "linked", "manifest_of"]
 
 _MOST_TENSORS = _MOST_SCALARS = 64  # of pycutlass/exports/c/kernel.h
 
@@ -80,7 +79,7 @@ def export_library(
     made = [described(plan, each, ms) for each, plan in named.items()]
     artifacts = artifacts_of(made, target)
     with scratch_directory() as folder:
-        content = _linked(folder, made, artifacts, name)
+        content = linked(folder, made, artifacts, name)
     with written_whole(written.with_suffix(".h"), "the header") as file:
         file.write(library_header(name, made).encode())
     with written_whole(written, "the library") as file:
@@ -130,9 +129,16 @@ def manifest_of(plans: Sequence[Described], stored: Stored) -> dict[str, Any]:
     }
 
 
-def _linked(folder: Path, made: Sequence[Described], artifacts: Mapping[Any, Artifact], name: str) -> bytes:
+def linked(folder: Path, made: Sequence[Described], artifacts: Mapping[Any, Artifact], name: str) -> bytes:
+    """Return a shared object of plans, which is made in a folder; its function has the name."""
     manifest = json.dumps(manifest_of(made, artifacts), sort_keys=True, indent=1)
-    (folder / "images.c").write_text(images(_each(artifacts), folder, manifest))
+    each = _each(artifacts)
+    names = [(f"kernel_{number}.cubin", f"kernel_{number}.host") for number in range(len(each))]
+    for (cubin, host), artifact in zip(names, each, strict=True):
+        (folder / cubin).write_bytes(artifact.cubin)
+        (folder / host).write_bytes(artifact.host)
+    (folder / "manifest.json").write_text(manifest)
+    (folder / "images.c").write_text(images(names, "manifest.json"))
     (folder / "plans.c").write_text(tables(made, artifacts, name))
     link(folder, ["plans.c", "images.c"], "library.so")
     return (folder / "library.so").read_bytes()
@@ -170,7 +176,9 @@ def _named(plans: Any) -> dict[str, Any]:
 
 def _checked_extent(extent: Any) -> int:
     if type(extent) is not int or extent < 1:
-        raise ArgumentError(f"extents are values of M, or numbers of images: integers of 1 at least; got {shown(extent)}")
+        raise ArgumentError(
+            f"extents are values of M, or numbers of images: integers of 1 at least; got {shown(extent)}"
+        )
     return extent
 
 
@@ -214,8 +222,3 @@ def _kernel(artifact: Artifact) -> dict[str, Any]:
         "host": {"bytes": len(artifact.host), "sha256": hashlib.sha256(artifact.host).hexdigest()},
         "fields": dict(artifact.fields),
     }
-
-
-def alone(plan: Described) -> Described:
-    """Return the plan with the one kernel for its own M."""
-    return replace(plan, variants=(plan.variant_of(plan.m),))

@@ -115,7 +115,9 @@ class LoadedLibrary(Mapping[str, "LoadedPlan"]):
         found = self._plans.get(name)
         if found is None:
             near = suggestion(name, self._plans) if isinstance(name, str) else ""
-            raise UnknownNameError(f"{self.path.name} has no plan {shown(name)}; it has {', '.join(self._plans)}.{near}")
+            raise UnknownNameError(
+                f"{self.path.name} has no plan {shown(name)}; it has {', '.join(self._plans)}.{near}"
+            )
         return found
 
     def __iter__(self) -> Iterator[str]:

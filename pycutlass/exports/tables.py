@@ -20,7 +20,7 @@ _NOTHING = "0"
 Stored = Mapping[Operation, Artifact]
 
 
-def tables(plans: Sequence[Described], stored: Stored, name: str = "") -> str:
+def tables(plans: Sequence[Described], stored: Stored, name: str = "", *, is_compiled: bool = False) -> str:
     """Return plans.c.
 
     Parameters
@@ -31,21 +31,22 @@ def tables(plans: Sequence[Described], stored: Stored, name: str = "") -> str:
         The artifacts of their kernels.
     name : str
         Of the function that returns the library; none where it is empty.
+    is_compiled : bool
+        Whether kernels are compiled into the program, which has no images of them then.
     """
     artifacts = list({artifact.key: artifact for artifact in stored.values()}.values())
     number_of = {artifact.key: number for number, artifact in enumerate(artifacts)}
     numbers = {operation: number_of[artifact.key] for operation, artifact in stored.items()}
     targets = [_target(plan, stored) for plan in plans]
     lines = ["// What kernel.h declares, written by PyCUTLASS.", '#include "kernel.h"', ""]
-    for number in range(len(artifacts)):
+    for number in range(0 if is_compiled else len(artifacts)):
         lines += [f"extern unsigned char const kernel_{number}_cubin[], kernel_{number}_host[];"]
     lines += ["", "stored_kernel const stored_kernels[] = {"]
     for number, artifact in enumerate(artifacts):
         cubin, host = zlib.crc32(artifact.cubin), zlib.crc32(artifact.host)
-        lines += [
-            f"    {{{_text(artifact.name)}, {_text(artifact.target)}, kernel_{number}_cubin, kernel_{number}_host, "
-            f"{len(artifact.cubin)}, {len(artifact.host)}, {cubin:#x}u, {host:#x}u}},"
-        ]
+        images = f"kernel_{number}_cubin, kernel_{number}_host, {len(artifact.cubin)}, {len(artifact.host)}"
+        sides = "0, 0, 0, 0, 0, 0" if is_compiled else f"{images}, {cubin:#x}u, {host:#x}u"
+        lines += [f"    {{{_text(artifact.name)}, {_text(artifact.target)}, {sides}}},"]
     lines += ["};", f"uint32_t const stored_kernel_count = {len(artifacts)};", ""]
     for number, plan in enumerate(plans):
         lines += _plan(number, plan, numbers)
@@ -120,7 +121,13 @@ def _table(number: int, plan: Described) -> str:
     names = list(plan.scalars)
     beta = names.index("beta") if functor.reads_source is None and "beta" in names else -1
     fields: tuple[Any, ...] = (
-        *("FAMILY_GEMM" if plan.family == "gemm" else "FAMILY_CONV2D", plan.n, plan.k, plan.batch, f"{{{', '.join(map(str, plan.conv)) or _NOTHING}}}"),
+        *(
+            "FAMILY_GEMM" if plan.family == "gemm" else "FAMILY_CONV2D",
+            plan.n,
+            plan.k,
+            plan.batch,
+            f"{{{', '.join(map(str, plan.conv)) or _NOTHING}}}",
+        ),
         *(f"{{{', '.join(map(str, plan.roles))}}}", plan.first_port, f"in_place_{number}", int(plan.by_rows)),
         *(int(plan.family == "dgrad"), int(plan.family == "wgrad"), beta, len(plan.variants), f"variants_{number}"),
     )

@@ -3,18 +3,9 @@
 
 #include <cstring>
 
+#include "compiled.h"
 #include "kernel.h"
 #include "memory.h"
-
-// Of each kernel: what kernel_*.cu and kernel_*_host.cpp have, listed by Python (kernels.cu).
-struct compiled_kernel {
-  void const* (*function)();
-  pycutlass_describe_function describe;
-  pycutlass_describe_epilogue_function describe_epilogue;
-  pycutlass_plan_function plan;
-  pycutlass_bind_function bind;
-};
-extern compiled_kernel const compiled_kernels[];
 
 namespace {
 
@@ -47,10 +38,29 @@ int get_attribute(int* value, int attribute, int ordinal) {
   return cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), ordinal);
 }
 
+using EncodeTiled = drv_result (*)(void*, int, uint32_t, void*, uint64_t const*, uint64_t const*, uint32_t const*,
+                                   uint32_t const*, int, int, int, int);
+EncodeTiled encode_of_driver = nullptr;
+drv_result refused_map = DRV_SUCCESS;  // CUTLASS goes on without a tensor map that is refused
+
+drv_result encode_tiled(void* map, int type, uint32_t rank, void* address, uint64_t const* extents,
+                        uint64_t const* strides, uint32_t const* box, uint32_t const* steps, int interleave,
+                        int swizzle, int promotion, int fill) {
+  drv_result const code =
+      encode_of_driver(map, type, rank, address, extents, strides, box, steps, interleave, swizzle, promotion, fill);
+  if (code != DRV_SUCCESS) refused_map = code;
+  return code;
+}
+
 int get_entry_point(char const* symbol, void** function, unsigned version) {
   cudaDriverEntryPointQueryResult found;
   cudaError_t const code = cudaGetDriverEntryPointByVersion(symbol, function, version, cudaEnableDefault, &found);
-  return code == cudaSuccess && found == cudaDriverEntryPointSuccess ? 0 : DRV_NOT_FOUND;
+  if (code != cudaSuccess || found != cudaDriverEntryPointSuccess) return DRV_NOT_FOUND;
+  if (std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0) {
+    encode_of_driver = reinterpret_cast<EncodeTiled>(*function);
+    *function = reinterpret_cast<void*>(&encode_tiled);
+  }
+  return DRV_SUCCESS;
 }
 
 int count_clusters(loaded_kernel* kernel, void const* function) {
@@ -116,7 +126,12 @@ int find_kernel(uint32_t index, loaded_kernel const** found) {
 void unload_kernels() { std::memset(loaded, 0, sizeof loaded); }
 
 int plan_kernel(loaded_kernel const* kernel, any_record const* record, planned_kernel* planned) {
+  refused_map = DRV_SUCCESS;
+  std::memset(planned->params, 0, kernel->info.params_bytes);  // CUTLASS leaves out what a kernel does not read
   int const status = kernel->plan(record, planned->params, &planned->result);
+  if (refused_map != DRV_SUCCESS) {
+    return refuse(PYCUTLASS_DRIVER_ERROR, "the CUDA driver has refused a tensor map: CUresult %d", refused_map);
+  }
   if (!status) return PYCUTLASS_SUCCESS;
   return refuse(PYCUTLASS_INVALID_ARGUMENT, "CUTLASS cannot implement this problem with %s: cutlass::Status %d",
                 kernel->stored->name, status);

@@ -282,6 +282,7 @@ void unload_kernels(void) {
 
 int plan_kernel(loaded_kernel const* kernel, any_record const* record, planned_kernel* planned) {
   refused_map = DRV_SUCCESS;
+  memset(planned->params, 0, kernel->info.params_bytes);  // CUTLASS leaves out what a kernel does not read
   int const status = kernel->plan(record, planned->params, &planned->result);
   if (refused_map != DRV_SUCCESS) return driver_failed(refused_map, "cuTensorMapEncode");
   if (status) {

@@ -12,4 +12,8 @@
 #define pycutlass_describe_epilogue KERNEL_NAME(KERNEL_HOST, describe_epilogue)
 #define pycutlass_plan KERNEL_NAME(KERNEL_HOST, plan)
 #define pycutlass_bind KERNEL_NAME(KERNEL_HOST, bind)
+// nvcc says its version to the host compiler as well, which CUTLASS then takes for nvcc.
+#undef __CUDACC_VER_MAJOR__
+#undef __CUDACC_VER_MINOR__
+#undef __CUDACC_VER_BUILD__
 #include KERNEL_TEXT

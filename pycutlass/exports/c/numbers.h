@@ -15,6 +15,7 @@ static inline uint32_t encode_float(double x, int exponent_bits, int mantissa, u
   double const size = x < 0 ? -x : x, whole = 4503599627370496.0;  // beyond 2^52 there are no fractions
   int exponent = 0;
   if (x != x) return (UINT32_C(1) << (exponent_bits + mantissa)) - 1;
+  if (size == 0) return sign;
   if (size > 1e300) return sign | greatest;
   frexp(size, &exponent);
   exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
@@ -41,7 +42,8 @@ static inline double whole_number(double x, double least, double most) {
   return shifted - 6755399441055744.0;
 }
 
-/// Writes a number as an element: rounded to nearest even, integers and floats of 8 bits limited to their range.
+/// Writes a number as an element: rounded to nearest even, to 16 bits by way of f32; integers and floats of 8 bits are
+/// limited to their range.
 static inline void store_number(void* at, int element, double value) {
   float const single = (float)value;
   uint32_t bits = 0;
@@ -55,10 +57,10 @@ static inline void store_number(void* at, int element, double value) {
       memcpy(at, &single, 4);
       return;
     case PYCUTLASS_F16:
-      bits = encode_float(value, 5, 10, 0x7c00), bytes = 2;
+      bits = encode_float(single, 5, 10, 0x7c00), bytes = 2;
       break;
     case PYCUTLASS_BF16:
-      bits = encode_float(value, 8, 7, 0x7f80), bytes = 2;
+      bits = encode_float(single, 8, 7, 0x7f80), bytes = 2;
       break;
     case PYCUTLASS_E4M3:
       bits = encode_float(value, 4, 3, 0x7e), bytes = 1;

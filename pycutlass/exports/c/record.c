@@ -79,7 +79,9 @@ int fill_record(checked_launch const* checked, loaded_kernel const* kernel, any_
   if (checked->variant->reduction >= 0) {  // partial sums go to a plane for each slice
     int64_t rows, columns;
     product_size(checked, &rows, &columns);
-    placed_tensor const sums = {NULL, table->by_rows ? columns : rows, rows * columns, 0, PYCUTLASS_TENSOR};
+    pycutlass_tensor_info const* const target = &checked->info->tensors[table->roles[PYCUTLASS_D]];
+    int64_t const line = target->layout == PYCUTLASS_PIXELS ? target->extents[3] : table->by_rows ? columns : rows;
+    placed_tensor const sums = {NULL, line, rows * columns, 0, PYCUTLASS_TENSOR};
     fill_operand(kernel, record, PYCUTLASS_D, &sums);
   }
   return PYCUTLASS_SUCCESS;
