@@ -208,6 +208,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tuned", action="store_true", help="max-autotune as well, which takes minutes")
     chosen = parser.parse_args(argv)
     device.require()
+    import torch
+
+    torch.backends.cudnn.benchmark = True  # torch's convolutions are the fastest of cuDNN's
     report = Report("models", "Models", _ABOUT, chosen.out, quick=chosen.quick)
     seconds = 0.1 if chosen.quick else 0.5
     for case in cases():
