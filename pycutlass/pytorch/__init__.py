@@ -12,8 +12,10 @@ from pycutlass.pytorch.batching import register_batches as _register_batches  # 
 from pycutlass.pytorch.casting import register_casts as _register_casts  # noqa: E402
 from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
+from pycutlass.pytorch.options import Options  # noqa: E402
+from pycutlass.pytorch.partition import Partition, partition  # noqa: E402
 
 _register_batches()
 _register_casts()
 
-__all__ = ["Conv2d", "Conversion", "GroupedLinear", "Linear", "SwiGLU", "convert"]
+__all__ = ["Conv2d", "Conversion", "GroupedLinear", "Linear", "Options", "Partition", "SwiGLU", "convert", "partition"]

@@ -1,0 +1,175 @@
+"""What `partition` and the backend of ``torch.compile`` are told: a frozen value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pycutlass.calls import public, shown, suggestion
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import as_int, items_of
+from pycutlass.trials.values import at_least, positive
+
+__all__ = ["Options"]
+
+_FLAGS = ("use_3xtf32", "profile_all_alignments", "find_first_valid", "use_multiprocessing", "use_fast_math")
+_RESTS = ("inductor", "eager")
+_MOST_SLICES = 32
+
+
+@public
+@dataclass(frozen=True)
+class Options:
+    """Which regions of a model are taken, and how their kernels are chosen and compiled.
+
+    Names are those of Apache TVM's CUTLASS target, and mean here what they mean in `pycutlass.tuning.TuningOptions`.
+
+    Parameters
+    ----------
+    sm : int, optional
+        Compute capability of the GPU for which gains are predicted, 90 for 9.0. Default: that of the first GPU, and 90
+        on a machine without one.
+    use_3xtf32 : bool
+        Whether kernels for float32 by 3xTF32 are tuned as such. Which float32 is multiplied so, torch's own settings
+        say. TVM's default is True as well, and there it says also that float32 is multiplied so.
+    split_k_slices : sequence of int
+        Into how many slices the tuner may divide K; ``(1,)`` leaves split-K out.
+    profile_all_alignments : bool
+        Whether the tuner measures kernels for lesser alignments than operands have, too.
+    find_first_valid : bool
+        Whether the tuner takes the first candidate, in the order of the prediction, that compiles and is right. TVM's
+        default is False.
+    use_multiprocessing : bool
+        Whether several kernels are compiled at once. TVM's default is False.
+    threads : int
+        How many compilers run at once; -1 for as many as cores and memory allow.
+    use_fast_math : bool
+        Whether gelu, in its form with the error function, may be computed by its approximation with tanh, which takes
+        fewer instructions and differs by up to 5e-4.
+    tmp_dir : path, optional
+        Where processes leave temporary files. Default: the system's directory for them.
+    budget : number or str, optional
+        How long the tuner may take for a model: seconds, or text such as ``"5min"``.
+    database : path or database, optional
+        Where measured times are. Default: that of the kernel cache.
+    min_gain : float
+        Which share of the time of torch's own operators a region must be predicted to save. 0 takes every region,
+        without a prediction.
+    rest : str
+        What compiles the rest of a graph for ``torch.compile``: ``"inductor"``, or ``"eager"`` for nothing.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A value out of range, or of another kind.
+
+    Examples
+    --------
+    >>> from pycutlass.pytorch import Options
+    >>> Options(split_k_slices=[1, 2], min_gain=0).split_k_slices
+    (1, 2)
+    """
+
+    sm: int | None = None
+    use_3xtf32: bool = True
+    split_k_slices: tuple[int, ...] = (1,)
+    profile_all_alignments: bool = False
+    find_first_valid: bool = True
+    use_multiprocessing: bool = True
+    threads: int = -1
+    use_fast_math: bool = False
+    tmp_dir: Any = None
+    budget: Any = None
+    database: Any = None
+    min_gain: float = 0.02
+    rest: str = "inductor"
+
+    def __post_init__(self) -> None:
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentTypeError(f"{name} must be True or False, got {shown(getattr(self, name))}")
+        if self.rest not in _RESTS:
+            near = suggestion(self.rest, _RESTS) if isinstance(self.rest, str) else ""
+            raise ArgumentError(f"rest must be 'inductor' or 'eager', got {shown(self.rest)}.{near}")
+        checked: dict[str, Any] = {
+            "sm": None if self.sm is None else at_least(80, "sm", self.sm),
+            "split_k_slices": _slices(self.split_k_slices),
+            "threads": _threads(self.threads),
+            "tmp_dir": _directory(self.tmp_dir),
+            "min_gain": _share(self.min_gain),
+        }
+        if self.budget is not None and not isinstance(self.budget, str):
+            checked["budget"] = positive("budget", "seconds", self.budget)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def of(cls, given: Any) -> Options:
+        """Return the options that a mapping has by name, as ``torch.compile`` hands them over; None has the defaults.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            A name that options lack, or as for new ones.
+        """
+        if given is None:
+            return cls()
+        if isinstance(given, Options):
+            return given
+        if not isinstance(given, Mapping):
+            raise ArgumentTypeError(f"options must be pycutlass.pytorch.Options or a dict, got {shown(given)}")
+        return cls().changed(**dict(given))
+
+    def changed(self, **changes: Any) -> Options:
+        """Return these options with others in some places.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            A name that options lack, or as for new ones.
+        """
+        known = list(self.__dataclass_fields__)
+        for name in changes:
+            if name not in known:
+                raise ArgumentTypeError(
+                    f"{name!r} is no option of a partition: there are {', '.join(known)}.{suggestion(name, known)}"
+                )
+        return replace(self, **changes)
+
+
+def _threads(value: Any) -> int:
+    number = as_int(value)
+    if number is None:
+        raise ArgumentTypeError(f"threads must be an integer, got {shown(value)}")
+    if number != -1 and number < 1:
+        raise ArgumentError(f"threads must be at least 1, or -1 for as many as cores and memory allow; got {number}")
+    return number
+
+
+def _slices(values: Any) -> tuple[int, ...]:
+    items = items_of(values, _MOST_SLICES)
+    if items is None or not items:
+        raise ArgumentTypeError(f"split_k_slices must be one or several integers in a list, got {shown(values)}")
+    return tuple(at_least(1, "each of split_k_slices", each) for each in items)
+
+
+def _directory(value: Any) -> Path | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike):
+        raise ArgumentTypeError(f"tmp_dir must be a path, got {shown(value)}")
+    path = Path(os.fsdecode(value)).absolute()
+    if not path.is_dir():
+        raise ArgumentError(f"tmp_dir must be a directory, and {path} is none: make it first")
+    return path
+
+
+def _share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ArgumentTypeError(f"min_gain must be a share, a number from 0 to below 1; got {shown(value)}")
+    if not 0 <= value < 1:
+        raise ArgumentError(f"min_gain must be a share, from 0 (every region) to below 1; got {value}")
+    return float(value)

@@ -1,0 +1,206 @@
+"""A model with the parts that kernels take as submodules: what they are, and why the rest is left."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+
+from pycutlass.calls import counted, public
+from pycutlass.errors import ArgumentError
+from pycutlass.pytorch.options import Options
+from pycutlass.pytorch.regions.capture import captured
+from pycutlass.pytorch.regions.partitioner import found_in
+from pycutlass.pytorch.regions.region import Region
+from pycutlass.pytorch.regions.writing import Written
+
+__all__ = ["Partition", "RegionModule", "partition", "report"]
+
+#: Where a graph module keeps what is to go with its copies.
+_REGIONS, _LEFT, _TRAINING = "pycutlass_regions", "pycutlass_left", "pycutlass_training"
+
+
+class RegionModule(nn.Module):
+    """A region of a model, computed by one operator; by torch's own where a gradient is asked for.
+
+    Parameters
+    ----------
+    region : Region
+        What it is.
+    fused, plain : GraphModule
+        What computes it, and what it was in the model.
+    """
+
+    def __init__(self, region: Region, fused: GraphModule, plain: GraphModule) -> None:
+        super().__init__()
+        self.region, self.fused, self.plain = region, fused, plain
+
+    def forward(self, *inputs: Any) -> Any:
+        """Return the region's results."""
+        asks = torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
+        return self.plain(*inputs) if asks else self.fused(*inputs)
+
+    def extra_repr(self) -> str:
+        """Return what is computed."""
+        return str(self.region)
+
+
+@public
+class Partition(GraphModule):
+    """A model whose regions are submodules ``pycutlass_<n>``, each computed by one kernel.
+
+    `partition` makes it. It is called as the model is, and has the model's own parameters.
+
+    Attributes
+    ----------
+    regions : tuple of Region
+        What was taken, in the order of the submodules.
+    left : mapping
+        For each product that was left to torch, and for each neighbour of a region that its kernel does not compute, by
+        the name of its node, why.
+
+    Examples
+    --------
+    >>> import torch, pycutlass.pytorch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
+    >>> made = pycutlass.pytorch.partition(model, torch.ones(8, 64), options={"min_gain": 0})
+    >>> made.counts
+    {'mm': 1}
+    >>> print(made)
+    1 region, nothing left
+      pycutlass_0: linear + gelu, 8x64x64 float32
+    """
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """What was taken, in the order of the submodules."""
+        regions: tuple[Region, ...] = self.meta.get(_REGIONS, ())
+        return regions
+
+    @property
+    def left(self) -> Mapping[str, str]:
+        """Why each product that was left, and each neighbour that no kernel computes, is none of a region."""
+        return MappingProxyType(self.meta.get(_LEFT, {}))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many regions there are of each kind."""
+        return dict(Counter(each.kind for each in self.regions))
+
+    def __repr__(self) -> str:
+        """Return a line for each region, and for each node that was left."""
+        return report(self.regions, self.left)
+
+    __str__ = __repr__
+
+    def train(self, mode: bool = True) -> Self:
+        """Refuse another mode than the one that was captured, which dropout and batch norms are computed by.
+
+        Raises
+        ------
+        ArgumentError
+            The other mode.
+        """
+        captured_in = self.meta.get(_TRAINING, mode)
+        if mode != captured_in:
+            now, wanted = ("train" if each else "eval" for each in (captured_in, mode))
+            raise ArgumentError(
+                f"the model was partitioned in {now} mode, and {wanted} mode is another graph: call model.{wanted}() "
+                f"and partition it again"
+            )
+        return super().train(mode)
+
+
+def report(regions: tuple[Region, ...], left: Mapping[str, str]) -> str:
+    """Return a line for each region, and for each node that was left."""
+    lines = [f"{counted(len(regions), 'region')}, {counted(len(left), 'node') if left else 'nothing'} left"]
+    lines += [f"  {each}" for each in regions]
+    lines += [f"  left {name}: {reason}" for name, reason in left.items()]
+    return "\n".join(lines)
+
+
+@public
+def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, options: Any = None) -> Partition:
+    """Find what kernels can take in a model, and return the model with these regions as submodules.
+
+    The model is captured by ``torch.export``. A region is a product, or a convolution, with what follows it, which one
+    kernel computes: biases, activations, residuals, scales, casts, batch norms in eval mode.
+
+    Parameters
+    ----------
+    model : Module or ExportedProgram
+        In the mode, train or eval, in which it is to run. It stays as it is, and shares its parameters with the result.
+    example_inputs : tuple, dict or Tensor, optional
+        What the model is called with. An ExportedProgram needs none.
+    dynamic : optional
+        Which extents may change from call to call: the ``dynamic_shapes`` of ``torch.export``, or True for the first
+        axis of every tensor. By default none.
+    options : Options or dict, optional
+        Which regions are taken.
+
+    Returns
+    -------
+    Partition
+        What computes the same as the model.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A model that cannot be captured as one graph, or options that are none.
+
+    Notes
+    -----
+    Values inside of a region are not rounded to the types that tensors between torch's operators would have, but to
+    those that the model converts to. Where a gradient is asked for, regions run as they were in the model.
+
+    Examples
+    --------
+    >>> import torch, pycutlass.pytorch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    >>> made = pycutlass.pytorch.partition(model, torch.ones(2, 8), options={"min_gain": 0})
+    >>> [region.fused for region in made.regions]
+    [('relu',)]
+    """
+    chosen = Options.of(options)
+    is_training = model.training if isinstance(model, nn.Module) else False
+    module = captured(model, example_inputs, dynamic)
+    found = found_in(module.graph, chosen, partial(_as_submodule, module))
+    regions = _numbered(module, found.regions)
+    made = Partition(module, module.graph)
+    made.meta.update({_REGIONS: regions, _LEFT: found.left, _TRAINING: is_training})
+    nn.Module.train(made, is_training)
+    return made
+
+
+def _as_submodule(module: GraphModule, graph: Graph, region: Region, made: Written) -> list[Node]:
+    """Call a region as a submodule, and return its results."""
+    fused = GraphModule({}, made.graph)
+    module.add_submodule(region.name, RegionModule(region, fused, GraphModule({}, made.plain)))
+    call = graph.call_module(region.name, made.inputs)
+    return [graph.call_function(operator.getitem, (call, at)) for at in range(len(made.outputs))]
+
+
+def _numbered(module: GraphModule, regions: list[Region]) -> tuple[Region, ...]:
+    """Return regions with numbers in the order of the graph, by which their submodules are called as well."""
+    found = {each.name: each for each in regions}
+    calls = [node for node in module.graph.nodes if node.op == "call_module" and node.target in found]
+    submodules = [module.get_submodule(node.target) for node in calls]
+    for node in calls:
+        module.delete_submodule(node.target)
+    numbered = []
+    for number, (node, submodule) in enumerate(zip(calls, submodules, strict=True)):
+        region = replace(found[node.target], name=f"pycutlass_{number}")
+        submodule.region = region
+        node.target = region.name
+        module.add_submodule(region.name, submodule)
+        numbered.append(region)
+    module.recompile()
+    return tuple(numbered)

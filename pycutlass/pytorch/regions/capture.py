@@ -1,0 +1,118 @@
+"""A model as a graph of ATen's operators, before any of them is decomposed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from pycutlass.calls import shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.pytorch.regions.products import value_of
+
+__all__ = ["captured", "with_input_extents"]
+
+
+def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
+    """Return a model as a graph module that has its parameters and changes nothing but its buffers, at the end.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        No model, or one that torch.export cannot capture.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch about torch
+        program = model if isinstance(model, ExportedProgram) else _exported(model, example_inputs, dynamic)
+        try:
+            made: Any = program.run_decompositions({}).module()
+        except Exception as error:
+            raise ArgumentError(f"torch.export cannot take views and changes out of the model: {error}") from error
+    for node in list(made.graph.nodes):  # what it asserts of types was so when it was captured, and would read results
+        if node.op == "call_function" and node.target is torch.ops.aten._assert_tensor_metadata.default:
+            made.graph.erase_node(node)
+    with_input_extents(made)
+    found: GraphModule = made
+    return found
+
+
+def _exported(model: Any, example_inputs: Any, dynamic: Any) -> ExportedProgram:
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"model must be a torch.nn.Module or an ExportedProgram, got {shown(model)}")
+    args, named = _inputs(example_inputs)
+    try:
+        return torch.export.export(model, args, named, dynamic_shapes=_shapes(dynamic, args, named))
+    except Exception as error:  # of any kind, since the model is the user's
+        raise ArgumentError(
+            f"torch.export cannot capture {type(model).__name__} as one graph: {error}. "
+            f"torch.compile(model, backend='pycutlass') takes models whose graph breaks"
+        ) from error
+
+
+def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what a model is called with, by position and by name."""
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    if isinstance(given, tuple | list):
+        return tuple(given), {}
+    if isinstance(given, torch.Tensor):
+        return (given,), {}
+    raise ArgumentTypeError(
+        f"example_inputs must be a tuple of what the model is called with, or a dict by name; got {shown(given)}"
+    )
+
+
+def _shapes(dynamic: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return the dynamic_shapes of torch.export: True for the first axis of every tensor."""
+    if not isinstance(dynamic, bool):
+        return dynamic
+    if not dynamic:
+        return None
+
+    def first(value: Any) -> Any:
+        return {0: torch.export.Dim.AUTO} if isinstance(value, torch.Tensor) and value.dim() else None
+
+    tree: Any = torch.utils._pytree
+    if named:
+        return {name: tree.tree_map(first, value) for name, value in named.items()}
+    return tuple(tree.tree_map(first, value) for value in args)
+
+
+def with_input_extents(module: GraphModule) -> None:
+    """Let extents be read from inputs of the graph where they are the same, so that no result is kept for its shape."""
+    graph, found = module.graph, dict[Any, Node]()
+    known = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = {node: value_of(node) for node in known}
+    symbols = {value.node.expr: node for node, value in inputs.items() if isinstance(value, torch.SymInt)}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target is not torch.ops.aten.sym_size.int:
+            continue
+        value = value_of(node)
+        if not isinstance(value, torch.SymInt) or node.args[0] in inputs:
+            continue
+        expression = value.node.expr
+        source = symbols.get(expression) or found.get(expression) or _read(graph, inputs, expression, known)
+        if source is not None:
+            found[expression] = source
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+    module.recompile()
+
+
+def _read(graph: Any, inputs: Mapping[Node, Any], expression: Any, placeholders: list[Node]) -> Node | None:
+    """Return a new node behind the inputs that reads an extent of one of them."""
+    for node, value in inputs.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        for axis, extent in enumerate(value.shape):
+            if isinstance(extent, torch.SymInt) and extent.node.expr == expression:
+                with graph.inserting_before(placeholders[-1].next):
+                    made: Node = graph.call_function(torch.ops.aten.sym_size.int, (node, axis))
+                made.meta["val"] = extent
+                return made
+    return None

@@ -1,0 +1,156 @@
+"""Which regions a graph has: the longest first, each put in the place of its nodes at once."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch.fx import Graph, Node
+
+from pycutlass.errors import PyCutlassError
+from pycutlass.pytorch.options import Options
+from pycutlass.pytorch.regions.capacity import described, refusal
+from pycutlass.pytorch.regions.growth import Grown, Order, grown
+from pycutlass.pytorch.regions.pointwise import name_of
+from pycutlass.pytorch.regions.products import Product, is_product, product_of, value_of
+from pycutlass.pytorch.regions.region import Region
+from pycutlass.pytorch.regions.tracing import Epilogue, epilogue_of
+from pycutlass.pytorch.regions.writing import Unwritable, Written, replaced, written
+
+__all__ = ["Found", "found_in"]
+
+_MOST_OUTPUTS = 4  # of one kernel: each takes registers, and the memory that it writes
+
+
+@dataclass
+class Found:
+    """What a partition has found.
+
+    Attributes
+    ----------
+    regions : list of Region
+        In the order in which they were found.
+    left : dict
+        For each product that was left, and each neighbour of a region, by its name, why.
+    """
+
+    regions: list[Region] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    region: Grown
+    epilogue: Epilogue
+    written: Written
+    described: Region
+
+
+def found_in(graph: Graph, options: Options, call: Callable[[Graph, Region, Written], list[Node]]) -> Found:
+    """Put regions in the place of their nodes, and return which.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of ATen's operators, with what tracing knows of each value; it changes nothing but memory that nobody reads
+        afterwards.
+    options : Options
+        Which regions are taken.
+    call : function
+        Writes what computes a region into the graph, where nodes are inserted, and returns a node for each output.
+    """
+    graph.eliminate_dead_code()
+    found, order = Found(), Order(graph)
+    barred: dict[Node, str] = {}
+    reasons: dict[Node, str] = {}
+    waiting: list[tuple[int, int, Node]] = []
+    for place, node in enumerate(order.nodes):
+        if is_product(node):
+            waiting.append((-len(order.nodes), place, node))  # nothing is known yet
+    heapq.heapify(waiting)
+    while waiting:
+        _, place, node = heapq.heappop(waiting)
+        made = _candidate(node, order, barred, reasons, options, len(found.regions))
+        if made is None:
+            continue
+        length = -len(made.region.members)
+        if waiting and length > waiting[0][0]:  # another one may be longer
+            heapq.heappush(waiting, (length, place, node))
+            continue
+        try:
+            replaced(graph, made.region, made.written, order, partial(call, graph, made.described))
+        except Unwritable as reason:
+            barred[made.region.members[-1]] = str(reason)
+            heapq.heappush(waiting, (length, place, node))
+            continue
+        found.regions.append(made.described)
+        reasons |= made.region.left
+        order = Order(graph)
+    still = set(order.nodes)
+    left = {node: reason for node, reason in reasons.items() if node in still and _is_said(node)}
+    found.left = {node.name: f"{name_of(node.target)} {left[node]}" for node in sorted(left, key=order.place.get)}
+    graph.eliminate_dead_code()
+    graph.lint()
+    return found
+
+
+def _is_said(node: Node) -> bool:
+    """Return whether it is of interest why a node is not part of a region: it computes something."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "pycutlass"
+
+
+def _candidate(
+    node: Node, order: Order, barred: dict[Node, str], reasons: dict[Node, str], options: Options, number: int
+) -> _Candidate | None:
+    """Return the region of a product as large as it can be; None, with the reason noted, where there is none."""
+    product = product_of(node)
+    if isinstance(product, str):
+        reasons[node] = product
+        return None
+    own: dict[Node, str] = dict(barred)
+    while True:
+        region = grown(product, order, own)
+        if isinstance(region, str):
+            reasons[node] = region
+            return None
+        made = _made(region, product, order, options, number)
+        if isinstance(made, _Candidate):
+            return made
+        at, reason = made
+        if at is node:
+            reasons[node] = reason
+            return None
+        own[at] = reason
+
+
+def _made(
+    region: Grown, product: Product, order: Order, options: Options, number: int
+) -> _Candidate | tuple[Node, str]:
+    """Return a region that can be taken, or the node without which it may be, and why."""
+    node, outputs = product.node, region.outputs
+    if not outputs:
+        return node, "has a result that is unused"
+    for each in outputs:
+        dtype = value_of(each).dtype if isinstance(value_of(each), torch.Tensor) else None
+        if dtype is torch.bool:
+            return each, "is a condition that is used outside of the region, and kernels write numbers"
+        if dtype is torch.int32:
+            return each, "has sums that are used as integers, and epilogue functions compute in fractions"
+    last = region.members[-1]
+    try:
+        epilogue = epilogue_of(region, options.use_fast_math)
+        if len(epilogue.outputs) > _MOST_OUTPUTS:
+            return outputs[
+                -1
+            ], f"would be output {len(epilogue.outputs)} of one kernel, and {_MOST_OUTPUTS} are the most"
+        made = written(region, epilogue, order)
+    except (Unwritable, PyCutlassError) as error:
+        return last, str(error)
+    what = described(region, epilogue, made, f"pycutlass_{number}")
+    reason = refusal(what)
+    if reason:
+        return last, reason
+    return _Candidate(region, epilogue, made, what)

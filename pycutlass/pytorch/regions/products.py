@@ -1,0 +1,234 @@
+"""Products in a graph of ATen: what is multiplied, and why some are left to torch."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from pycutlass.pytorch.regions.extents import Shape, same
+from pycutlass.pytorch.regions.pointwise import name_of
+
+__all__ = ["Product", "is_product", "product_of", "value_of"]
+
+#: Products that no kernel here computes in a graph, and why.
+_OTHERS = {
+    "_grouped_mm": "multiplies groups, whose kernels take no more than a bias here: torch.ops.pycutlass.grouped_mm "
+    "computes it alone",
+    "conv1d": "convolves along one axis, and kernels convolve images",
+    "conv3d": "convolves along three axes, and kernels convolve images",
+    "mv": "multiplies by a vector",
+    "dot": "multiplies two vectors",
+    "addmv": "multiplies by a vector",
+    "scaled_dot_product_attention": "is attention, which torch computes in one kernel",
+    "_scaled_dot_product_flash_attention": "is attention, which torch computes in one kernel",
+    "_scaled_dot_product_efficient_attention": "is attention, which torch computes in one kernel",
+    "_scaled_dot_product_flash_attention_for_cpu": "is attention, which torch computes in one kernel",
+    "conv_transpose1d": "is a transposed convolution, without a region",
+    "conv_transpose2d.input": "is a transposed convolution, without a region",
+    "conv_transpose3d.input": "is a transposed convolution, without a region",
+    "convolution_backward": "computes several gradients at once",
+    "bilinear": "is no product of two matrices",
+}
+_MATRICES = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_int_mm", "_scaled_mm", "mm.dtype", "bmm.dtype")
+_IMAGES = ("conv2d", "conv2d.padding", "convolution")
+_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8)
+_FLOATS8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product, with what it adds and multiplies by itself.
+
+    Attributes
+    ----------
+    node : Node
+        Of the graph.
+    kind : str
+        ``"mm"``, ``"bmm"`` or ``"conv2d"``.
+    a, b : Node
+        The operands.
+    is_turned : bool
+        Whether `b` is (N, K), as weights of linear layers are.
+    shape : tuple
+        Of the result, as torch has it.
+    scales : tuple of Node
+        What the product is multiplied by.
+    addend : Node or None
+        What is added, `beta` times; the product counts `alpha` times.
+    geometry : dict
+        Of a convolution.
+    """
+
+    node: Node
+    kind: str
+    a: Node
+    b: Node
+    shape: Shape
+    is_turned: bool = False
+    scales: tuple[Node, ...] = ()
+    addend: Node | None = None
+    alpha: Any = 1
+    beta: Any = 1
+    geometry: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def extras(self) -> tuple[Node, ...]:
+        """What it reads beside its operands."""
+        return (*self.scales, *(() if self.addend is None else (self.addend,)))
+
+
+def value_of(node: Any) -> Any:
+    """Return what tracing knows of a node: a tensor without memory, a symbol, or None."""
+    return node.meta.get("val") if isinstance(node, Node) else None
+
+
+def is_product(node: Node) -> bool:
+    """Return whether a node is a product that could be a region, or is known to be none."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    name = name_of(node.target)
+    return name in _MATRICES or name in _IMAGES or name in _OTHERS
+
+
+def product_of(node: Node) -> Product | str:
+    """Return the product that a node is, or why it is left to torch."""
+    name = name_of(node.target)
+    if name in _OTHERS:
+        return _OTHERS[name]
+    value = value_of(node)
+    if not isinstance(value, torch.Tensor):
+        return "nothing is known of its result: trace the graph with tensors of torch.fx's FakeTensorMode"
+    given = _arguments(node)
+    if isinstance(given, str):
+        return given
+    found = _convolution(node, name, given) if name in _IMAGES else _matrices(node, name, given)
+    if isinstance(found, str):
+        return found
+    return _unlike(found) or found
+
+
+def _arguments(node: Node) -> dict[str, Any] | str:
+    """Return the arguments by name, with those that were left out."""
+    schema: Any = node.target._schema  # type: ignore[union-attr]
+    given = {each.name: each.default_value for each in schema.arguments if each.has_default_value()}
+    given |= {each.name: value for each, value in zip(schema.arguments, node.args, strict=False)}
+    return given | dict(node.kwargs)
+
+
+def _matrices(node: Node, name: str, given: dict[str, Any]) -> Product | str:
+    shape = tuple(value_of(node).shape)
+    if name == "linear":
+        a, b = given["input"], given["weight"]
+        if value_of(b).dim() != 2:
+            return "its weight is a vector"
+        return Product(node, "mm", a, b, shape, is_turned=True, addend=given["bias"])
+    if name in ("addmm", "baddbmm"):
+        a, b = (given["mat1"], given["mat2"]) if name == "addmm" else (given["batch1"], given["batch2"])
+        kind = "mm" if name == "addmm" else "bmm"
+        alpha, beta = given["alpha"], given["beta"]
+        if isinstance(alpha, Node) or isinstance(beta, Node):
+            return "its alpha or beta is known only when it runs"
+        addend = given["self"] if beta != 0 else None
+        return Product(node, kind, a, b, shape, addend=addend, alpha=alpha, beta=beta)
+    a, b = (given[each] for each in (("self", "other") if name == "matmul" else ("self", "mat2")))
+    if name == "_scaled_mm":
+        if given["scale_result"] is not None:
+            return "it scales its result for a type of 8 bits"
+        scales = given["scale_a"], given["scale_b"]
+        if any(value_of(each).dtype is not torch.float32 for each in scales):
+            return "its scales are those of blocks, which no epilogue multiplies by"
+        return Product(node, "mm", a, b, shape, scales=scales, addend=given["bias"])
+    if name != "matmul":
+        return Product(node, "bmm" if name.startswith("bmm") else "mm", a, b, shape)
+    of_a, of_b = value_of(a), value_of(b)
+    if of_b.dim() == 1 or of_a.dim() == 1:
+        return "multiplies by a vector"
+    if of_b.dim() == 2:
+        return Product(node, "mm", a, b, shape)
+    batches = tuple(of_a.shape[:-2]), tuple(of_b.shape[:-2])
+    if len(batches[0]) != len(batches[1]) or not all(map(same, *batches)):
+        return f"its batches {_shown(batches[0])} and {_shown(batches[1])} are repeated for each other"
+    return Product(node, "bmm", a, b, shape)
+
+
+def _convolution(node: Node, name: str, given: dict[str, Any]) -> Product | str:
+    value = value_of(node)
+    if value.dim() != 4:
+        return f"convolves tensors of {value.dim()} dimensions, and kernels convolve images of four"
+    if given.get("transposed"):
+        return "is a transposed convolution, without a region"
+    padding: Any = given["padding"]
+    stride, dilation = (_pair(given[each]) for each in ("stride", "dilation"))
+    if isinstance(padding, str):
+        found = _padding(padding, stride, dilation, tuple(value_of(given["weight"]).shape))
+        if found is None:
+            return "its padding='same' pads more behind than before, and kernels pad both sides alike"
+        padding = found
+    geometry = {"stride": stride, "padding": _pair(padding), "dilation": dilation, "groups": given["groups"]}
+    if any(not isinstance(each, int) for pair in geometry.values() for each in _pair(pair)):
+        return "its stride, padding or dilation is known only when it runs"
+    if given["groups"] != 1:
+        return f"has {given['groups']} groups of channels, and epilogue functions are for one"
+    shape = tuple(value.shape)
+    return Product(node, "conv2d", given["input"], given["weight"], shape, addend=given["bias"], geometry=geometry)
+
+
+def _padding(name: str, stride: Any, dilation: Any, filters: Shape) -> tuple[int, int] | None:
+    if name == "valid":
+        return 0, 0
+    whole = [step * (taps - 1) for step, taps in zip(dilation, filters[2:], strict=True)]
+    if any(each % 2 for each in whole):
+        return None
+    return whole[0] // 2, whole[1] // 2
+
+
+def _pair(given: Any) -> tuple[Any, Any]:
+    if isinstance(given, int):
+        return given, given
+    return (given[0], given[0]) if len(given) == 1 else (given[0], given[1])
+
+
+def _unlike(product: Product) -> str:
+    """Return why operands are none that kernels multiply; "" where they are."""
+    nodes = (product.a, product.b, product.node, *product.extras)
+    for each in nodes:
+        reason = unlike_tensor(value_of(each))
+        if reason:
+            return reason
+    a, b, made = (value_of(each) for each in nodes[:3])
+    if a.dtype != b.dtype and not (a.dtype in _FLOATS8 and b.dtype in _FLOATS8):
+        return f"multiplies {a.dtype} by {b.dtype}"
+    if a.dtype not in _TYPES and a.dtype not in _FLOATS8:
+        return f"multiplies {a.dtype}, for which there is no kernel"
+    if a.dtype is torch.int8 and made.dtype is not torch.int32:
+        return f"multiplies {a.dtype} to {made.dtype}, and kernels sum up in int32"
+    if any(same(each, 0) for value in (a, b, made) for each in value.shape):
+        return "has no elements"
+    return ""
+
+
+def unlike_tensor(value: Any) -> str:
+    """Return why a tensor is none that kernels take; "" where it is."""
+    if not isinstance(value, torch.Tensor):
+        return "one of its tensors is unknown to tracing"
+    if value.is_sparse or value.layout is not torch.strided:
+        return f"one of its tensors is of {value.layout}, and kernels take strided ones"
+    if value.is_nested:
+        return "one of its tensors is nested, and kernels take those of one shape"
+    if value.is_complex():
+        return f"one of its tensors is of {value.dtype}, for which there is no kernel"
+    if value.is_quantized:
+        return "one of its tensors is quantised by torch: dequantise it"
+    return ""
+
+
+def _shown(shape: Shape) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+#: What takes one result out of several.
+getitem = operator.getitem
