@@ -124,11 +124,12 @@ class Addition:
         ArgumentError
             They would not be read, or are missing; or the epilogue has no place for both.
         """
-        if has_bias and not has_c and is_number(beta, 0):
-            beta = 1
         is_composed = isinstance(epilogue, Composed)  # of scales, to which all is added
+        own = None if is_composed else epilogue
+        if has_bias and not has_c and is_number(beta, 0) and not needs_source(own, beta):
+            beta = 1
         is_given = has_c or has_bias
-        if is_given != needs_source(None if is_composed else epilogue, beta):
+        if is_given != needs_source(own, beta):
             raise ArgumentError(about_c(is_given, beta, epilogue, "bias" if has_bias and not has_c else name))
         if not is_given or (not is_composed and not (has_bias and (has_c or not by_rows))):
             return cls(Added(is_given, has_c, "c" if has_bias else ""), epilogue, beta)

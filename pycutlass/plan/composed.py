@@ -23,7 +23,7 @@ from pycutlass.epilogue import (
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.types import Element, element
 
-__all__ = ["Composed", "composed"]
+__all__ = ["Composed", "TypedFunction", "composed"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,34 @@ class Composed:
                 f"same"
             )
         return self.function(out.tag, length, accumulator.tag, compute, **dict(self.types))
+
+
+@dataclass(frozen=True)
+class TypedFunction:
+    """An epilogue function with types of its tensors, while the plan says those of D and of what is computed in.
+
+    Attributes
+    ----------
+    function : EpilogueFunction
+        What is computed.
+    types : tuple of (str, element type)
+        Of tensors beside C and D, by name.
+    """
+
+    function: EpilogueFunction
+    types: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def graph(self) -> Any:
+        """What is computed."""
+        return self.function.graph
+
+    def typed(self, out: Element, length: int, accumulator: Element, compute: Any) -> Any:
+        """Return the epilogue for these types."""
+        return self.function(out.tag, length, accumulator.tag, compute, **dict(self.types))
+
+    def __repr__(self) -> str:
+        return repr(self.function)
 
 
 def composed(

@@ -16,7 +16,7 @@ from pycutlass.plan.conv_problem import Geometry, direction_of, extents_of, prob
 from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.kinds import Wanted, check_epilogue, check_types, is_gated
 from pycutlass.plan.matmul import matmul
-from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan, has_scalars
+from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan, scalars_among
 from pycutlass.plan.pixels import (
     check_shape,
     checked_step,
@@ -38,6 +38,8 @@ _OF_KERNELS = ("alpha", "beta", "epilogue", "out_dtype", "accumulator_dtype", "p
 _ACCESS = 16  # of an address, what alignment depends on
 #: Plans that convolutions in one line made, by all that tells kinds of convolutions apart.
 _plans: KeptPlans[Conv2d] = KeptPlans(256, "conv2d")
+#: Those with scalars of an epilogue function: ever other scalars drop none of the others.
+_plans_of_scalars: KeptPlans[Conv2d] = KeptPlans(64, "conv2d")
 
 
 class Call:
@@ -147,11 +149,13 @@ class Call:
                 **of_kernels,
             )
 
-        if has_scalars(inputs):
+        scalars = scalars_among(inputs)
+        if scalars is None:
             return make()
         seen = tuple(_seen(self._views.get(name)) for name in (*self._names, "c", "bias", "out"))
-        key = (self._kind, seen, repr(problem), tuple(of_kernels.values()), None if inputs is None else tuple(inputs))
-        return _plans.get(key, make)
+        names = None if inputs is None else tuple(inputs)
+        key = (self._kind, seen, repr(problem), tuple(of_kernels.values()), names, scalars)
+        return (_plans_of_scalars if scalars else _plans).get(key, make)
 
     def _multiplied(self, extent: Extent, stream: Any) -> Any:
         """Return a convolution of single pixels, which is a product of matrices: GEMMs have more kernels."""

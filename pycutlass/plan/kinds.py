@@ -18,7 +18,7 @@ from pycutlass.epilogue import (
 )
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
-from pycutlass.plan.composed import Composed
+from pycutlass.plan.composed import Composed, TypedFunction
 from pycutlass.plan.forms import Columns, Form
 from pycutlass.plan.kind import GemmKind
 from pycutlass.types import Element, element
@@ -175,7 +175,7 @@ _ACTIVATIONS = ("relu", "leaky_relu", "tanh", "sigmoid", "silu", "hardswish", "g
 def check_epilogue(given: Any) -> None:
     """Raise ArgumentTypeError unless this is an epilogue functor, an activation or an epilogue function, or None."""
     is_class = isinstance(given, type) and issubclass(given, Activation | EpilogueFunctor)
-    kinds = Activation | Composed | EpilogueFunction | Epilogue
+    kinds = Activation | Composed | EpilogueFunction | TypedFunction | Epilogue
     if given is not None and not is_class and not isinstance(given, kinds):
         name = given if type(given) is str else getattr(given, "__name__", None)
         how = "decorate a function of your own with pycutlass.epilogue_function"
@@ -235,9 +235,9 @@ def _with_types(given: Any, out: Element, length: int, accumulator: Element) -> 
         given = given()
     if isinstance(given, Activation):
         return LinearCombinationGeneric(given, *types)
-    if isinstance(given, Composed):
-        composed: Epilogue = given.typed(out, length, accumulator, compute)
-        return composed
+    if isinstance(given, Composed | TypedFunction):
+        typed: Epilogue = given.typed(out, length, accumulator, compute)
+        return typed
     if isinstance(given, EpilogueFunction):
         return given(*types)
     if isinstance(given, type) and issubclass(given, EpilogueFunctor):

@@ -12,8 +12,8 @@ from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of
-from pycutlass.plan.options import KeptPlans, bad_options, check_gradients, check_with_plan, has_scalars
-from pycutlass.plan.readings import element_of, is_number, named_inputs
+from pycutlass.plan.options import KeptPlans, bad_options, check_gradients, check_with_plan, scalars_among
+from pycutlass.plan.readings import element_of, is_number, named_inputs, needs_source
 from pycutlass.plan.scales import NO_SCALES, Scales
 from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, known, precision_of, products, seen
 from pycutlass.plan.stacks import Product, Result
@@ -23,6 +23,8 @@ __all__ = ["linear", "matmul"]
 
 #: Plans that `matmul` made, by all that tells kinds of products apart.
 _plans: KeptPlans[Gemm] = KeptPlans(256, "matmul")
+#: Those with scalars of an epilogue function: ever other scalars drop none of the others.
+_plans_of_scalars: KeptPlans[Gemm] = KeptPlans(64, "matmul")
 
 
 @public
@@ -133,7 +135,7 @@ def matmul(
             if result is not None:
                 return result
     views = {"a": wrap("a", a), "b": wrap("b", b)}
-    c, bias, beta = _source(c, bias, beta, is_one_column=len(views["b"].shape or ()) == 1)
+    c, bias, beta = _source(c, bias, beta, epilogue, is_one_column=len(views["b"].shape or ()) == 1)
     given_c = c
     for name, tensor in (("c", c), ("bias", bias), ("out", out)):
         if tensor is not None:
@@ -228,8 +230,10 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
         raise
 
 
-def _source(c: Any, bias: Any, beta: Any, is_one_column: bool) -> tuple[Any, Any, Any]:
+def _source(c: Any, bias: Any, beta: Any, epilogue: Any, is_one_column: bool) -> tuple[Any, Any, Any]:
     """Return C and a bias beside it, and beta: a bias alone is a C that is a vector.
+
+    A function that reads C itself has no beta.
 
     Where B is a vector, a C that is a vector has a number for each row, and a bias is one number.
     """
@@ -239,7 +243,8 @@ def _source(c: Any, bias: Any, beta: Any, is_one_column: bool) -> tuple[Any, Any
             raise ArgumentError(f"bias must be a vector of one number for each column, got shape {shape}")
     if c is None and not is_one_column:
         c, bias = bias, None
-    if c is not None and is_number(beta, 0) and len(wrap("c", c).shape or ()) == 1:
+    is_usual = is_number(beta, 0) and not needs_source(epilogue, beta)
+    if c is not None and is_usual and len(wrap("c", c).shape or ()) == 1:
         beta = 1
     return c, bias, beta
 
@@ -264,7 +269,8 @@ def _plan_of(
             bias=bias,
         )
 
-    if has_scalars(inputs):
+    scalars = scalars_among(inputs)
+    if scalars is None:
         return make()
-    key = product.key, result.key, options, None if inputs is None else tuple(inputs), bias is not None
-    return _plans.get(key, make)
+    key = product.key, result.key, options, None if inputs is None else tuple(inputs), bias is not None, scalars
+    return (_plans_of_scalars if scalars else _plans).get(key, make)

@@ -13,9 +13,10 @@ from pycutlass.integers import shape_of
 from pycutlass.plan.readings import is_number
 from pycutlass.tensor import TensorView
 
-__all__ = ["KeptPlans", "bad_options", "check_gradients", "check_with_plan", "has_scalars"]
+__all__ = ["KeptPlans", "bad_options", "check_gradients", "check_with_plan", "scalars_among"]
 
 _Kept = TypeVar("_Kept")
+_EXACT = 2**53  # below which float64 has all integers
 
 
 class KeptPlans(Generic[_Kept]):
@@ -52,9 +53,17 @@ def bad_options(who: str, error: Exception) -> ArgumentTypeError:
     return ArgumentTypeError(f"the options of {who} must be numbers, types and epilogues: {shown(error)}")
 
 
-def has_scalars(inputs: Mapping[str, Any] | None) -> bool:
-    """Return whether inputs of an epilogue have scalars, which a plan keeps: what is no tensor with elements."""
-    return inputs is not None and any(not shape_of(value) for value in inputs.values())
+def scalars_among(inputs: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
+    """Return what tells the scalars among inputs of an epilogue apart, which a plan keeps: what is no tensor.
+
+    None where one is no number of Python's, as in device memory: plans with such are for one call.
+    """
+    if inputs is None:
+        return ()
+    scalars = tuple((name, value) for name, value in inputs.items() if not shape_of(value))
+    if not all(type(value) is float or (type(value) is int and abs(value) < _EXACT) for _, value in scalars):
+        return None
+    return tuple((name, float(value).hex()) for name, value in scalars)  # digits tell zeros apart
 
 
 def check_gradients(views: Mapping[str, TensorView], what: str) -> None:

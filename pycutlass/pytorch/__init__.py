@@ -7,10 +7,12 @@ from pycutlass.pytorch.required import check_torch as _check_torch
 
 _check_torch()  # before anything asks torch for what older ones lack
 
+from pycutlass.pytorch import fused as _fused  # noqa: E402, F401
 from pycutlass.pytorch import scaled as _scaled  # noqa: E402, F401
 from pycutlass.pytorch.batching import register_batches as _register_batches  # noqa: E402
 from pycutlass.pytorch.casting import register_casts as _register_casts  # noqa: E402
 from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
+from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
 from pycutlass.pytorch.options import Options  # noqa: E402
 from pycutlass.pytorch.partition import Partition, partition  # noqa: E402
@@ -18,4 +20,16 @@ from pycutlass.pytorch.partition import Partition, partition  # noqa: E402
 _register_batches()
 _register_casts()
 
-__all__ = ["Conv2d", "Conversion", "GroupedLinear", "Linear", "Options", "Partition", "SwiGLU", "convert", "partition"]
+__all__ = [
+    "Conv2d",
+    "Conversion",
+    "GroupedLinear",
+    "Linear",
+    "Options",
+    "Partition",
+    "SwiGLU",
+    "convert",
+    "epilogue_handle",
+    "epilogue_of",
+    "partition",
+]

@@ -9,6 +9,7 @@ import torch
 
 from pycutlass.pytorch.activations import activation_of
 from pycutlass.pytorch.casting import as_autocast_has_it
+from pycutlass.pytorch.fused_batching import RULES
 from pycutlass.pytorch.gated import SWIGLU
 from pycutlass.pytorch.operators import library
 from pycutlass.pytorch.products import LINEAR, MATMUL
@@ -116,3 +117,5 @@ def register_batches() -> None:
     """Register the rules; torch calls an operator that has none once for each of a batch."""
     for operator, rule in ((MATMUL, _matmul), (LINEAR, _linear), (ADDMM, _addmm), (SWIGLU, _swiglu)):
         torch.library.register_vmap(operator.name(), _checked(operator, rule), lib=library)
+    for operator, rule in RULES:
+        torch.library.register_vmap(operator.name(), rule, lib=library)

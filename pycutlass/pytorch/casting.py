@@ -8,13 +8,15 @@ from typing import Any
 import torch
 
 from pycutlass.pytorch.convolutions import CONV2D
+from pycutlass.pytorch.fused import FUSED_CONV2D, FUSED_MM
 from pycutlass.pytorch.gated import SWIGLU
 from pycutlass.pytorch.groups import GROUPED_MM
+from pycutlass.pytorch.handles import fused
 from pycutlass.pytorch.operators import library
 from pycutlass.pytorch.products import LINEAR, MATMUL
 from pycutlass.pytorch.sums import ADDMM
 
-__all__ = ["as_autocast_has_it", "register_casts"]
+__all__ = ["as_autocast_has_it", "operands_as_autocast_has_them", "register_casts"]
 
 
 def _cast_on(device_type: str, operator: Any) -> Callable[..., Any]:
@@ -29,6 +31,32 @@ def _cast_on(device_type: str, operator: Any) -> Callable[..., Any]:
             return operator(*given, **options)
 
     return cast
+
+
+def _cast_fused_on(device_type: str, operator: Any) -> Callable[..., Any]:
+    """Return what casts the operands of a fused operator, and its C, which has the type of the result.
+
+    What else an epilogue reads stays as it is: scales are in float32 for a reason, and kernels read any type.
+    """
+    cast = _cast_on(device_type, operator)
+
+    def cast_fused(*args: Any, **named: Any) -> Any:
+        return cast(*operands_as_autocast_has_them(operator, args), **named)
+
+    return cast_fused
+
+
+def operands_as_autocast_has_them(operator: Any, args: tuple[Any, ...]) -> list[Any]:
+    """Return what a fused operator is given, with operands and C in the type of the autocast around the call."""
+    names, given = [each.name for each in operator._schema.arguments], list(args)
+    epilogue, tensors = names.index("epilogue"), names.index("tensors")
+    given[:2] = map(as_autocast_has_it, given[:2])
+    reads = fused(given[epilogue], given[0].dtype).reads
+    given[tensors] = [
+        as_autocast_has_it(each) if number < len(reads) and reads[number].form == "source" else each
+        for number, each in enumerate(given[tensors])
+    ]
+    return given
 
 
 def _lowered(value: Any, device_type: str, dtype: torch.dtype) -> Any:
@@ -53,3 +81,6 @@ def register_casts() -> None:
     for operator in (MATMUL, LINEAR, ADDMM, SWIGLU, GROUPED_MM, CONV2D):
         for device_type, key in _KEYS.items():
             library.impl(operator.name().partition("::")[2], _cast_on(device_type, operator), key)
+    for operator in (FUSED_MM, FUSED_CONV2D):
+        for device_type, key in _KEYS.items():
+            library.impl(operator.name().partition("::")[2], _cast_fused_on(device_type, operator), key)

@@ -156,10 +156,10 @@ def check_no_gradient(operator: str, **given: Any) -> None:
     if not needs_gradient(*given.values()):
         return
     asking = next(name for name, each in given.items() if needs_gradient(each))
-    raise ArgumentError(
-        f"{asking} requires a gradient, and {operator} has none: pass {asking}.detach(), or call it under "
-        f"torch.no_grad()"
-    )
+    what, remedy = f"{asking} requires", f"{asking}.detach()"
+    if not isinstance(given[asking], torch.Tensor):
+        what, remedy = f"a tensor of {asking} requires", f"[each.detach() for each in {asking}]"
+    raise ArgumentError(f"{what} a gradient, and {operator} has none: pass {remedy}, or call it under torch.no_grad()")
 
 
 def _check_modes(operator: Any, given: tuple[Any, ...]) -> None:

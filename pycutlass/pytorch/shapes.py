@@ -19,6 +19,7 @@ __all__ = [
     "check_equal_types",
     "check_matrix",
     "check_out",
+    "element_of_operand",
     "product_shape",
     "result_dtype",
     "rows_of",
@@ -55,21 +56,21 @@ def product_shape(a: torch.Tensor, b: torch.Tensor, names: tuple[str, str] = ("i
 
 
 @lru_cache(maxsize=256)  # there are ten element types
-def _element_named(name: str, dtype: torch.dtype) -> Element:
+def element_of_operand(name: str, dtype: torch.dtype) -> Element:
     """Return the element type of operand `name`; raise where kernels do not take its dtype."""
     return element_of(name, view_of(name, TensorSpec((1, 1), str(dtype).removeprefix("torch."))))
 
 
 def result_dtype(name: str, operand: torch.dtype, out_dtype: torch.dtype | None = None) -> torch.dtype:
     """Return the type of a result: what is asked for, or what products of operand `name` have."""
-    found = Wanted(None, out_dtype).output(_element_named(name, operand))
+    found = Wanted(None, out_dtype).output(element_of_operand(name, operand))
     made: torch.dtype = getattr(torch, found.dtype_name)
     return made
 
 
 def check_equal_types(a: torch.Tensor, b: torch.Tensor, names: tuple[str, str]) -> None:
     """Raise ArgumentError for operands of types that are not multiplied with each other."""
-    check_types(_element_named(names[0], a.dtype), _element_named(names[1], b.dtype), names)
+    check_types(element_of_operand(names[0], a.dtype), element_of_operand(names[1], b.dtype), names)
 
 
 def rows_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,7 @@ FLOORS: tuple[str, ...] = (
     "launch",
     "arguments",
     "plan",
-    "tuning pytorch",
+    "tuning pytorch exports",
     "compat",
     "__init__",
     "cli",

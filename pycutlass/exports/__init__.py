@@ -1,0 +1,1 @@
+"""Kernels that live without Python."""

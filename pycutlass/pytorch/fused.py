@@ -1,0 +1,175 @@
+"""Operators for products and convolutions with an epilogue of the caller's, by its name or its handle.
+
+Tensors, scalars and results are lists, in the order in which the epilogue function has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pycutlass.errors import ArgumentError
+from pycutlass.plan import convolutions
+from pycutlass.plan.matmul import matmul
+from pycutlass.pytorch.activations import takes_functions
+from pycutlass.pytorch.fused_shapes import (
+    Extents,
+    check_reads,
+    check_results,
+    folded,
+    given_scalars,
+    laid,
+    result_shape,
+    unfolded,
+    with_adjacent_k,
+)
+from pycutlass.pytorch.handles import Fused, fused
+from pycutlass.pytorch.images import Geometry, new_images
+from pycutlass.pytorch.operators import define, plain, without_gradient
+from pycutlass.pytorch.shapes import check_equal_types, product_shape
+
+__all__ = ["FUSED_CONV2D", "FUSED_MM"]
+
+Tensor = torch.Tensor
+_NAMES = ("mat_a", "mat_b")
+
+
+def _checked(mat_a: Tensor, mat_b: Tensor, epilogue: str, tensors: list[Tensor]) -> tuple[Fused, Extents]:
+    """Return what is computed and its extents, or raise what is wrong with shapes and types."""
+    for name, each in zip(_NAMES, (mat_a, mat_b), strict=True):
+        if each.dim() not in (2, 3):
+            raise ArgumentError(
+                f"{name} must be a matrix, or a batch of matrices of three dimensions, got shape {tuple(each.shape)}"
+            )
+    if mat_a.dtype is not mat_b.dtype:
+        check_equal_types(mat_a, mat_b, _NAMES)
+    *batch, rows = mat_a.shape[:-1] if mat_a.dim() == 3 else (*mat_b.shape[:-2], mat_a.shape[0])
+    columns = mat_b.shape[-1]
+    if mat_a.shape[-1] != mat_b.shape[-2] or [*mat_b.shape[:-2]] not in (batch, []):
+        # What finds out how axes broadcast takes a tenth of a millisecond.
+        *batch, rows, columns = product_shape(mat_a, mat_b, _NAMES)
+    made = fused(epilogue, mat_a.dtype)
+    if made.is_gated and not takes_functions(mat_a):
+        raise ArgumentError(
+            "the epilogue combines pairs of columns, and kernels of float32 store single elements: allow "
+            "tf32, by torch.backends.cuda.matmul.fp32_precision = 'tf32', or pass operands of 16 bits"
+        )
+    extents = Extents(tuple(batch), rows, columns)
+    check_reads(made, tensors, extents)
+    return made, extents
+
+
+def _fused_mm(mat_a: Tensor, mat_b: Tensor, epilogue: str, tensors: list[Tensor], scalars: Any = ()) -> list[Tensor]:
+    made, extents = _checked(mat_a, mat_b, epilogue, tensors)
+    numbers = given_scalars(made, scalars)
+    check_results(made, extents)
+    a, b, taken = plain(mat_a), plain(mat_b), [plain(each) for each in tensors]
+    whole = extents
+    if extents.batch:
+        a, b, taken, extents = folded(made, a, b, taken, extents)
+    if not mat_a.dtype.is_floating_point and not made.is_plain:
+        a, b = with_adjacent_k(a, b)
+    written = {
+        each.name: mat_a.new_empty(result_shape(each, extents), dtype=each.dtype)
+        for each in made.writes
+        if each.name != "D"
+    }
+    given = {each.name: laid(each, tensor, extents) for each, tensor in zip(made.reads, taken, strict=True)}
+    function, source = made.epilogue(given), given.pop(made.source, None)
+    written["D"] = matmul(
+        *(a, b, source),
+        epilogue=function,
+        epilogue_inputs={**given, **numbers, **written} or None,
+        out_dtype=made.output.dtype,
+        allow_copy=True,
+    )
+    return [unfolded(written[each.name], each, whole) for each in made.writes]
+
+
+def _fake_mm(mat_a: Tensor, mat_b: Tensor, epilogue: str, tensors: list[Tensor], scalars: Any = ()) -> list[Tensor]:
+    made, extents = _checked(mat_a, mat_b, epilogue, tensors)
+    given_scalars(made, scalars)
+    return [mat_a.new_empty(result_shape(each, extents), dtype=each.dtype) for each in made.writes]
+
+
+def _fused_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    epilogue: str,
+    tensors: list[Tensor],
+    scalars: Any = (),
+) -> list[Tensor]:
+    geometry = Geometry(stride, padding, dilation, groups)
+    made, extents = _checked_images(input, weight, geometry, epilogue, tensors)
+    numbers = given_scalars(made, scalars)
+    check_results(made, extents)
+    taken = [plain(each) for each in tensors]
+    written = {each.name: _new(input, each, extents) for each in made.writes if each.name != "D"}
+    given = {each.name: laid(each, tensor, extents) for each, tensor in zip(made.reads, taken, strict=True)}
+    function, source = made.epilogue(given), given.pop(made.source, None)
+    written["D"] = convolutions.conv2d(
+        *(plain(input), plain(weight), source),
+        **geometry.options,
+        epilogue=function,
+        epilogue_inputs={**given, **numbers, **written} or None,
+        out_dtype=made.output.dtype,
+        allow_copy=True,
+    )
+    return [written[each.name] for each in made.writes]
+
+
+def _fake_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    epilogue: str,
+    tensors: list[Tensor],
+    scalars: Any = (),
+) -> list[Tensor]:
+    geometry = Geometry(stride, padding, dilation, groups)
+    made, extents = _checked_images(input, weight, geometry, epilogue, tensors)
+    given_scalars(made, scalars)
+    return [_new(input, each, extents) for each in made.writes]
+
+
+def _checked_images(
+    input: Tensor, weight: Tensor, geometry: Geometry, epilogue: str, tensors: list[Tensor]
+) -> tuple[Fused, Extents]:
+    """Return what is computed and its extents, or raise what is wrong with shapes and types."""
+    check_equal_types(input, weight, ("input", "weight"))
+    shape = geometry.output(input.shape, weight.shape)
+    made = fused(epilogue, input.dtype)
+    n, k, p, q = shape
+    extents = Extents((), n * p * q, k, shape)
+    check_reads(made, tensors, extents)
+    return made, extents
+
+
+def _new(input: Tensor, written: Any, extents: Extents) -> Tensor:
+    """Return memory for a result of a convolution."""
+    if written.form == "matrix":
+        return new_images(input, extents.images, written.dtype)
+    return input.new_empty(result_shape(written, extents), dtype=written.dtype)
+
+
+FUSED_MM = define(
+    "fused_mm(Tensor mat_a, Tensor mat_b, str epilogue, Tensor[] tensors, float[] scalars=[]) -> Tensor[]",
+    _fused_mm,
+    _fake_mm,
+)
+FUSED_CONV2D = define(
+    "fused_conv2d(Tensor input, Tensor weight, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation, "
+    "SymInt groups, str epilogue, Tensor[] tensors, float[] scalars=[]) -> Tensor[]",
+    _fused_conv2d,
+    _fake_conv2d,
+)
+without_gradient(FUSED_MM)
+without_gradient(FUSED_CONV2D)
