@@ -12,10 +12,11 @@ from pycutlass.pytorch import scaled as _scaled  # noqa: E402, F401
 from pycutlass.pytorch.batching import register_batches as _register_batches  # noqa: E402
 from pycutlass.pytorch.casting import register_casts as _register_casts  # noqa: E402
 from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
+from pycutlass.pytorch.explained import Explanation, explain  # noqa: E402
 from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
 from pycutlass.pytorch.options import Options  # noqa: E402
-from pycutlass.pytorch.partition import Partition, partition  # noqa: E402
+from pycutlass.pytorch.partitions import Partition, partition  # noqa: E402
 
 _register_batches()
 _register_casts()
@@ -23,6 +24,7 @@ _register_casts()
 __all__ = [
     "Conv2d",
     "Conversion",
+    "Explanation",
     "GroupedLinear",
     "Linear",
     "Options",
@@ -31,5 +33,6 @@ __all__ = [
     "convert",
     "epilogue_handle",
     "epilogue_of",
+    "explain",
     "partition",
 ]
