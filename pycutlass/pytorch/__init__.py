@@ -11,6 +11,8 @@ from pycutlass.pytorch import fused as _fused  # noqa: E402, F401
 from pycutlass.pytorch import scaled as _scaled  # noqa: E402, F401
 from pycutlass.pytorch.batching import register_batches as _register_batches  # noqa: E402
 from pycutlass.pytorch.casting import register_casts as _register_casts  # noqa: E402
+from pycutlass.pytorch.compiling import InductorPass, compile_graph  # noqa: E402
+from pycutlass.pytorch.compiling import register as _register_backend  # noqa: E402
 from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
 from pycutlass.pytorch.explained import Explanation, explain  # noqa: E402
 from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
@@ -20,16 +22,19 @@ from pycutlass.pytorch.partitions import Partition, partition  # noqa: E402
 
 _register_batches()
 _register_casts()
+_register_backend()
 
 __all__ = [
     "Conv2d",
     "Conversion",
     "Explanation",
     "GroupedLinear",
+    "InductorPass",
     "Linear",
     "Options",
     "Partition",
     "SwiGLU",
+    "compile_graph",
     "convert",
     "epilogue_handle",
     "epilogue_of",

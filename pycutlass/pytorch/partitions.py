@@ -192,7 +192,7 @@ def _numbered(module: GraphModule, regions: list[Region]) -> tuple[Region, ...]:
     """Return regions with numbers in the order of the graph, by which their submodules are called as well."""
     found = {each.name: each for each in regions}
     calls = [node for node in module.graph.nodes if node.op == "call_module" and node.target in found]
-    submodules = [module.get_submodule(node.target) for node in calls]
+    submodules: list[Any] = [module.get_submodule(str(node.target)) for node in calls]
     for node in calls:
         module.delete_submodule(node.target)
     numbered = []

@@ -62,8 +62,8 @@ def _problem(region: Grown) -> Problem:
         d = value_of(product.node)
         d = d.new_empty((*a.shape[:-1], b.shape[-1]))
         return Problem(product.kind, tensor_form(a), tensor_form(b), tensor_form(d), ranges=_ranges(a, b))
-    forms = (_as_images(tensor_form(each)) for each in (a, b, value_of(product.node)))
-    return Problem("conv2d", *forms, **product.geometry, ranges=_ranges(a, b))
+    images, filters, made = (_as_images(tensor_form(each)) for each in (a, b, value_of(product.node)))
+    return Problem("conv2d", images, filters, made, **product.geometry, ranges=_ranges(a, b))
 
 
 def _folded(value: torch.Tensor, axes: int) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -36,7 +37,7 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
     for node in list(made.graph.nodes):  # what it asserts of types was so when it was captured, and would read results
         if node.op == "call_function" and node.target is torch.ops.aten._assert_tensor_metadata.default:
             made.graph.erase_node(node)
-    with_input_extents(made)
+    with_input_extents(made.graph)
     found: GraphModule = made
     return found
 
@@ -46,7 +47,7 @@ def _exported(model: Any, example_inputs: Any, dynamic: Any) -> ExportedProgram:
         raise ArgumentTypeError(f"model must be a torch.nn.Module or an ExportedProgram, got {shown(model)}")
     args, named = _inputs(example_inputs)
     try:
-        return torch.export.export(model, args, named, dynamic_shapes=_shapes(dynamic, args, named))
+        return torch.export.export(model, args, named, dynamic_shapes=_shapes(dynamic, model, args, named))
     except Exception as error:  # of any kind, since the model is the user's
         raise ArgumentError(
             f"torch.export cannot capture {type(model).__name__} as one graph: {error}. "
@@ -67,7 +68,7 @@ def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     )
 
 
-def _shapes(dynamic: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _shapes(dynamic: Any, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Return the dynamic_shapes of torch.export: True for the first axis of every tensor."""
     if not isinstance(dynamic, bool):
         return dynamic
@@ -78,14 +79,13 @@ def _shapes(dynamic: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         return {0: torch.export.Dim.AUTO} if isinstance(value, torch.Tensor) and value.dim() else None
 
     tree: Any = torch.utils._pytree
-    if named:
-        return {name: tree.tree_map(first, value) for name, value in named.items()}
-    return tuple(tree.tree_map(first, value) for value in args)
+    given = inspect.signature(model.forward).bind(*args, **named).arguments
+    return {name: tree.tree_map(first, value) for name, value in given.items()}
 
 
-def with_input_extents(module: GraphModule) -> None:
+def with_input_extents(graph: Graph) -> None:
     """Let extents be read from inputs of the graph where they are the same, so that no result is kept for its shape."""
-    graph, found = module.graph, dict[Any, Node]()
+    found = dict[Any, Node]()
     known = [node for node in graph.nodes if node.op == "placeholder"]
     inputs = {node: value_of(node) for node in known}
     symbols = {value.node.expr: node for node, value in inputs.items() if isinstance(value, torch.SymInt)}
@@ -101,10 +101,9 @@ def with_input_extents(module: GraphModule) -> None:
             found[expression] = source
             node.replace_all_uses_with(source)
             graph.erase_node(node)
-    module.recompile()
 
 
-def _read(graph: Any, inputs: Mapping[Node, Any], expression: Any, placeholders: list[Node]) -> Node | None:
+def _read(graph: Graph, inputs: Mapping[Node, Any], expression: Any, placeholders: list[Node]) -> Node | None:
     """Return a new node behind the inputs that reads an extent of one of them."""
     for node, value in inputs.items():
         if not isinstance(value, torch.Tensor):

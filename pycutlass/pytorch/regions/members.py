@@ -175,7 +175,7 @@ def _unlike_shapes(node: Node, product: Product, members: set[Node]) -> str:
             if len(own) != len(whole) or not all(map(same, own, whole)):
                 return "repeats the region's own values"
             continue
-        reason = unlike_tensor(value) or unlike_input(each, product)
+        reason = unlike_tensor(value) or _unlike_input(each, product)
         if reason:
             return reason
         if form_of(product.kind, tuple(value.shape), shape) is None:
@@ -186,7 +186,7 @@ def _unlike_shapes(node: Node, product: Product, members: set[Node]) -> str:
     return ""
 
 
-def unlike_input(node: Node, product: Product) -> str:
+def _unlike_input(node: Node, product: Product) -> str:
     """Return why an epilogue cannot read a tensor; "" where it can."""
     value, first = value_of(node), value_of(product.node)
     if value.device != first.device:
@@ -245,7 +245,7 @@ def _unlike_norm(node: Node, product: Product, members: set[Node]) -> str:
             if name in ("mean", "var"):
                 return "has no statistics"
             continue
-        reason = unlike_tensor(value_of(given)) or unlike_input(given, product)
+        reason = unlike_tensor(value_of(given)) or _unlike_input(given, product)
         if reason:
             return reason
         if given in members:

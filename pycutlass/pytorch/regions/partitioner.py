@@ -14,6 +14,7 @@ from pycutlass.errors import PyCutlassError
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.capacity import described, refusal
 from pycutlass.pytorch.regions.growth import Grown, Order, grown
+from pycutlass.pytorch.regions.members import tensors_of
 from pycutlass.pytorch.regions.pointwise import name_of
 from pycutlass.pytorch.regions.products import Product, is_product, product_of, value_of
 from pycutlass.pytorch.regions.region import Region
@@ -49,7 +50,13 @@ class _Candidate:
     described: Region
 
 
-def found_in(graph: Graph, options: Options, call: Callable[[Graph, Region, Written], list[Node]]) -> Found:
+def found_in(
+    graph: Graph,
+    options: Options,
+    call: Callable[[Graph, Region, Written], list[Node]],
+    *,
+    is_compiled: bool = False,
+) -> Found:
     """Put regions in the place of their nodes, and return which.
 
     Parameters
@@ -61,6 +68,8 @@ def found_in(graph: Graph, options: Options, call: Callable[[Graph, Region, Writ
         Which regions are taken.
     call : function
         Writes what computes a region into the graph, where nodes are inserted, and returns a node for each output.
+    is_compiled : bool
+        Whether a compiler joins what is left, so that what follows from an output is read rather than written.
     """
     graph.eliminate_dead_code()
     found, order = Found(), Order(graph)
@@ -73,7 +82,7 @@ def found_in(graph: Graph, options: Options, call: Callable[[Graph, Region, Writ
     heapq.heapify(waiting)
     while waiting:
         _, place, node = heapq.heappop(waiting)
-        made = _candidate(node, order, barred, reasons, options, len(found.regions))
+        made = _candidate(node, order, barred, reasons, options, len(found.regions), is_compiled)
         if made is None:
             continue
         length = -len(made.region.members)
@@ -91,7 +100,8 @@ def found_in(graph: Graph, options: Options, call: Callable[[Graph, Region, Writ
         order = Order(graph)
     still = set(order.nodes)
     left = {node: reason for node, reason in reasons.items() if node in still and _is_said(node)}
-    found.left = {node.name: f"{name_of(node.target)} {left[node]}" for node in sorted(left, key=order.place.get)}
+    ordered = sorted(left, key=order.place.__getitem__)
+    found.left = {node.name: f"{name_of(node.target)} {left[node]}" for node in ordered}
     graph.eliminate_dead_code()
     graph.lint()
     return found
@@ -103,7 +113,13 @@ def _is_said(node: Node) -> bool:
 
 
 def _candidate(
-    node: Node, order: Order, barred: dict[Node, str], reasons: dict[Node, str], options: Options, number: int
+    node: Node,
+    order: Order,
+    barred: dict[Node, str],
+    reasons: dict[Node, str],
+    options: Options,
+    number: int,
+    is_compiled: bool,
 ) -> _Candidate | None:
     """Return the region of a product as large as it can be; None, with the reason noted, where there is none."""
     product = product_of(node)
@@ -116,6 +132,10 @@ def _candidate(
         if isinstance(region, str):
             reasons[node] = region
             return None
+        spare = _spare(region) if is_compiled else None
+        if spare is not None:
+            own[spare] = "follows from another output of the region, which the compiler reads with what else needs it"
+            continue
         made = _made(region, product, order, options, number)
         if isinstance(made, _Candidate):
             return made
@@ -124,6 +144,25 @@ def _candidate(
             reasons[node] = reason
             return None
         own[at] = reason
+
+
+def _spare(region: Grown) -> Node | None:
+    """Return an output that a compiler makes of others where it is needed, which saves writing and reading it."""
+    outputs, inside = set(region.outputs), set(region.members)
+    for node in region.outputs:
+        if node is region.product.node or any(user in inside for user in node.users):
+            continue
+        sources = [each for each in tensors_of(node) if each in inside]
+        if all(each in outputs for each in sources) and all(map(_is_joined, node.users)):
+            return node
+    return None
+
+
+def _is_joined(user: Node) -> bool:
+    """Return whether a compiler computes what a node reads in the same kernel."""
+    if user.op != "call_function" or is_product(user):
+        return False
+    return isinstance(user.target, torch._ops.OpOverload) and user.target.namespace in ("aten", "prims")
 
 
 def _made(

@@ -27,8 +27,9 @@ def name_of(target: Any) -> str:
     """Return the name of an overload as tables have it: ``"add.Tensor"``, of the default one ``"gelu"``."""
     if not isinstance(target, torch._ops.OpOverload):
         return str(getattr(target, "__name__", target))
-    namespace, _, name = target.name().partition("::")
-    return name if namespace == "aten" else f"{namespace}::{name}"
+    overload: Any = target
+    namespace, _, name = overload.name().partition("::")
+    return str(name) if namespace == "aten" else f"{namespace}::{name}"
 
 
 def number(value: Any) -> Any:
@@ -292,8 +293,8 @@ POINTWISE: dict[str, Callable[..., Any]] = {
     "logical_and": lambda x, y: truth(x) & truth(y),
     "logical_or": lambda x, y: truth(x) | truth(y),
     "logical_not": lambda x: ~truth(x),
-    "bitwise_and.Tensor": lambda x, y: truth(x) & truth(y),
-    "bitwise_or.Tensor": lambda x, y: truth(x) | truth(y),
+    **{f"{name}.Tensor": lambda x, y: truth(x) & truth(y) for name in ("bitwise_and", "__and__")},
+    **{f"{name}.Tensor": lambda x, y: truth(x) | truth(y) for name in ("bitwise_or", "__or__")},
     "bitwise_not": lambda x: ~truth(x),
     "to.dtype": lambda x, dtype, *_, **__: _cast(x, dtype),
     "prims::convert_element_type": _cast,

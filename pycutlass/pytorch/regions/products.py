@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -228,7 +227,3 @@ def unlike_tensor(value: Any) -> str:
 
 def _shown(shape: Shape) -> str:
     return f"({', '.join(map(str, shape))})"
-
-
-#: What takes one result out of several.
-getitem = operator.getitem

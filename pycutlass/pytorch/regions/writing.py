@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch._guards import detect_fake_mode
+from torch.fx import Graph, GraphModule, Interpreter, Node
 
+from pycutlass.errors import PyCutlassError
 from pycutlass.pytorch.handles import epilogue_handle
 from pycutlass.pytorch.regions.extents import Shape, same, tensor_form
 from pycutlass.pytorch.regions.growth import Grown, Order
@@ -85,7 +88,34 @@ def written(region: Grown, epilogue: Epilogue, order: Order) -> Written:
                 writer.of(each)  # such as extents of views
     writer.finish()
     inputs = tuple(writer.inputs)
+    _check(writer.graph, inputs, outputs)
     return Written(writer.graph, _plain(region, inputs), inputs, outputs, handle)
+
+
+def _check(graph: Graph, inputs: tuple[Node, ...], outputs: tuple[Node, ...]) -> None:
+    """Note what tracing knows of each value, and raise Unwritable unless results are those of the model's graph."""
+    values = [value_of(node) for node in inputs]
+    try:
+        with detect_fake_mode(values) or nullcontext():
+            made = _Noting(GraphModule({}, graph)).run(*values)
+    except (PyCutlassError, RuntimeError, TypeError, ValueError) as error:
+        raise Unwritable(f"cannot be put as one operator: {error}") from error
+    for node, got in zip(outputs, made, strict=True):
+        wanted = value_of(node)
+        if got.dtype is not wanted.dtype or len(got.shape) != len(wanted.shape):
+            raise Unwritable(f"would be of {got.dtype} and {tuple(got.shape)}, and is {wanted.dtype} in the model")
+        if not all(map(same, got.shape, wanted.shape)):
+            raise Unwritable(f"would be of shape {tuple(got.shape)}, and is {tuple(wanted.shape)} in the model")
+
+
+class _Noting(Interpreter):
+    """Computes a graph of values without memory, and notes them."""
+
+    def run_node(self, n: Node) -> Any:
+        made = super().run_node(n)
+        if n.op == "call_function":
+            n.meta["val"] = made
+        return made
 
 
 def _plain(region: Grown, inputs: tuple[Node, ...]) -> Graph:
@@ -230,7 +260,8 @@ class _Writer:
             value = value_of(node)
             is_it = isinstance(value, torch.SymInt) and value.node.expr == expression
             if is_it and not self.inside.intersection(node.all_input_nodes):
-                return node
+                found: Node = node
+                return found
         raise Unwritable(f"has an extent {expression}, which follows from none of the region's inputs")
 
     def finish(self) -> None:
@@ -300,12 +331,11 @@ def replaced(graph: Graph, region: Grown, made: Written, order: Order, call: Cal
             moved.append(node)
     if any(_is_ordered(node) for node in moved):
         raise Unwritable("stands behind an operator whose place in the order must stay, such as a random one")
-    with graph.inserting_before(last.next):
+    behind = last.next
+    with graph.inserting_before(behind):
         results = call(made)
-    at = results[-1]
     for node in moved:
-        at.append(node)
-        at = node
+        behind.prepend(node)
     for node, result in zip(made.outputs, results, strict=True):
         result.meta.update(node.meta)
         node.replace_all_uses_with(result, delete_user_cb=lambda user: user not in inside)

@@ -1,0 +1,219 @@
+"""The backend of torch.compile, and the pass of Inductor: the same results, in training too."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from partition_models import BasicBlock, Counting, Function, GatedMlp, Tied, TransformerBlock
+from torch import nn
+
+import pycutlass.pytorch
+from pycutlass import errors
+from pycutlass.pytorch import InductorPass, Options, compiling
+from pycutlass.pytorch.regions.region import Region
+
+Tensor = torch.Tensor
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles for a CPU by g++")
+RESTS = ["eager", pytest.param("inductor", marks=needs_compiler)]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch about torch
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let each test compile anew."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[list[Region]]:
+    """Return the regions of each graph that is compiled, in a list that grows."""
+    found: list[list[Region]] = []
+    made = compiling._with_regions
+
+    def noted(graph: Any, options: Any) -> Any:
+        result = made(graph, options)
+        found.append(result.regions)
+        return result
+
+    monkeypatch.setattr(compiling, "_with_regions", noted)
+    return found
+
+
+def some(*shape: int) -> Tensor:
+    return torch.randn(*shape)
+
+
+def compiled(model: nn.Module, rest: str, **how: Any) -> Any:
+    return torch.compile(model, backend="pycutlass", options={"min_gain": 0, "rest": rest}, **how)
+
+
+def gradients(model: Any, own: nn.Module, *inputs: Tensor) -> list[Tensor]:
+    given = [each.clone().requires_grad_() for each in inputs]
+    made = model(*given)
+    return [made, *torch.autograd.grad(made.square().sum(), (*own.parameters(), *given))]
+
+
+def assert_alike(got: Any, expected: Any) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_inference_with_extents_that_change(rest: str, seen: list[list[Region]]) -> None:
+    model = TransformerBlock().eval()
+    made = compiled(model, rest, dynamic=True)
+    with torch.no_grad():
+        for batch in (2, 3, 7):
+            x = some(batch, 6, 16)
+            assert_alike(made(x), model(x))
+    assert len(seen) == 1  # for all of them
+    fused = {region.product: region.fused for region in seen[0]}
+    assert any("silu" in nodes for nodes in fused.values()) and len(fused) >= 7
+    assert any(isinstance(extent, str) for region in seen[0] for extent in region.problem.size)
+
+
+@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.parametrize("model", [GatedMlp(), TransformerBlock()], ids=["mlp", "block"])
+def test_training(model: nn.Module, rest: str, seen: list[list[Region]]) -> None:
+    x = some(2, 6, 16)
+    model = copy.deepcopy(model).train()
+    assert_alike(gradients(compiled(model, rest), model, x), gradients(model, model, x))
+    forward, backward = seen
+    assert forward and any("silu_backward" in region.fused for region in backward)
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_training_steps(rest: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.0), nn.Linear(16, 8)).train()
+    other = copy.deepcopy(model)
+    x, wanted = some(4, 8), some(4, 8)
+    for each, called in ((model, compiled(model, rest)), (other, other)):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (called(x) - wanted).square().mean().backward()
+            optimizer.step()
+    for x, y in zip(model.parameters(), other.parameters(), strict=True):
+        assert_alike(x, y)
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_convolutions_with_batch_norms(rest: str, seen: list[list[Region]]) -> None:
+    model, x = BasicBlock().eval(), some(2, 8, 6, 6)
+    made = compiled(model, rest)
+    with torch.no_grad():
+        assert_alike(made(x), model(x))
+        model.first_norm.weight.data.mul_(2)  # what a batch norm multiplies by follows its weights
+        assert_alike(made(x), model(x))
+    assert sorted(len(region.fused) for region in seen[0]) == [3, 4]
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_batch_norms_in_training(rest: str) -> None:
+    model, x = BasicBlock().train(), some(2, 8, 6, 6)
+    other = copy.deepcopy(model)
+    assert_alike(gradients(compiled(model, rest), model, x), gradients(other, other, x))
+    assert_alike(dict(model.named_buffers()), dict(other.named_buffers()))
+
+
+@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.parametrize("model", [Tied(), Counting()], ids=["tied", "counting"])
+def test_weights_and_buffers_that_change(model: Any, rest: str) -> None:
+    model = copy.deepcopy(model).eval()
+    other = copy.deepcopy(model)
+    made, x = compiled(model, rest), some(4, 8)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_alike(made(x), other(x))
+            for each in (model, other):
+                for parameter in each.parameters():
+                    parameter.mul_(1.5)
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_graphs_that_break_and_depend_on_data(rest: str) -> None:
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        y = torch.relu(x @ w)
+        if y.sum() > 0:
+            y = y[y.sum(-1) > 0] @ w.T
+        return torch.tanh(y.add_(1))
+
+    model = Function(function)
+    made = compiled(model, rest)
+    for x in (some(4, 8), -some(4, 8).abs()):
+        w = some(8, 8)
+        assert_alike(made(x, w), model(x, w))
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_autocast(rest: str, seen: list[list[Region]]) -> None:
+    model = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 16)).eval()
+    made, x = compiled(model, rest), some(4, 16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        got, expected = made(x), model(x)
+    assert got.dtype is expected.dtype is torch.bfloat16
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=1e-2)
+    assert {region.problem.a.dtype for region in seen[0]} == {"bfloat16"}
+
+
+@needs_compiler
+def test_the_pass_of_inductor() -> None:
+    model, seen = GatedMlp().eval(), InductorPass({"min_gain": 0})
+    made, x = torch.compile(model, options={"post_grad_custom_pre_pass": seen}), some(4, 16)
+    with torch.no_grad():
+        assert_alike(made(x), model(x))
+    assert len(seen.regions) == 3 and max(len(region.fused) for region in seen.regions) >= 2
+
+
+def test_passes_are_told_apart() -> None:
+    first, second = InductorPass(), InductorPass({"min_gain": 0.5})
+    assert first.uuid() == InductorPass().uuid() != second.uuid()
+    copied = copy.deepcopy(second)
+    assert copied.options == Options(min_gain=0.5)
+
+
+@needs_compiler
+def test_a_pass_of_the_users_stays() -> None:
+    called: list[Any] = []
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), some(4, 8)
+    with torch.no_grad(), torch._inductor.config.patch(post_grad_custom_pre_pass=called.append):
+        assert_alike(compiled(model, "inductor")(x), model(x))
+    assert len(called) == 1
+    own, given = compiling._Marked(Options(), None), compiling._Marked(Options(), InductorPass())
+    assert own.uuid() != given.uuid() and compiling._Marked(Options(), print).uuid() is None
+
+
+@needs_compiler
+def test_caches_tell_options_apart(seen: list[list[Region]]) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), some(4, 8)
+    for number in (0.0, 0.5):
+        torch._dynamo.reset()
+        made = torch.compile(model, backend="pycutlass", options={"min_gain": number})
+        with torch.no_grad():
+            assert_alike(made(x), model(x))
+    assert len(seen) == 2
+
+
+def test_the_backend_has_a_name() -> None:
+    assert "pycutlass" in torch._dynamo.list_backends()
+    text = Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
+    (line,) = (each for each in text.splitlines() if each.startswith("pycutlass = ") and "compile_graph" in each)
+    point = EntryPoint("pycutlass", line.partition(" = ")[2].strip('"'), "torch_dynamo_backends")
+    assert point.load() is pycutlass.pytorch.compile_graph
+
+
+def test_options_that_are_none() -> None:
+    made = torch.compile(nn.Linear(8, 8), backend="pycutlass", options={"min_gian": 0})
+    with pytest.raises(Exception, match="is no option of a partition") as caught:
+        made(some(4, 8))
+    assert isinstance(getattr(caught.value, "inner_exception", caught.value), errors.ArgumentTypeError)
