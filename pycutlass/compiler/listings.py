@@ -50,7 +50,7 @@ def ptx_of(operation: Compilable, target: str) -> str:
     """
     source, memo = operation.source(), KernelCache(make=False).memo
     if config.flag("PYCUTLASS_NO_COMPILE"):
-        raise NotCompiledError(f"the PTX of {source.name} has to be compiled, and PYCUTLASS_NO_COMPILE is set: unset it")
+        raise NotCompiledError(f"the PTX of {source.name} has to be made, and PYCUTLASS_NO_COMPILE is set: unset it")
     backend, toolkit = find_device_compiler(None, memo)
     includes = (own_include(), *find_cutlass().includes, *toolkit.includes)
     if backend == "nvcc":

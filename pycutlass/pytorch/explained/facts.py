@@ -178,7 +178,7 @@ def _measured(problem: Tunable, chosen: Any, database: Any) -> float | None:
         asked = {"candidate": chosen.choice(), "machine": machine, "condition": condition, "status": "ok"}
         found = trials.trials(problem=problem.record(), **asked)
         if found:
-            return float(found[-1].time)
+            return found[-1].time
     return None
 
 

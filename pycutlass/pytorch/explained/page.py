@@ -130,8 +130,9 @@ def _lines(facts: RegionFacts) -> list[tuple[str, object]]:
         lines.append(("predicted", f"{facts.predicted:.2f} us"))
     if facts.roofline is not None:
         least = facts.roofline
-        said = f"at least {least.microseconds:.2f} us: {least.multiplying:.2f} us of multiplying, {least.moving:.2f} us "
-        lines.append(("roofline", joined(_bar(facts), " % of it, " if _bar(facts) else "", f"{said}of moving memory")))
+        bar = _bar(facts)
+        said = f"at least {least.microseconds:.2f} us: {str(least).removeprefix('roofline: ')}"
+        lines.append(("roofline", said if bar is None else joined(bar, " % of it, ", said)))
     lines += [("operations", f"{facts.operations:,.0f}")]
     lines += [("speed", f"{facts.gflops:,.0f} GFLOP/s")] if facts.gflops is not None else []
     lines += [("prediction", facts.limit)] if facts.limit else []
@@ -169,9 +170,7 @@ def _operands(facts: RegionFacts) -> Markup:
 
 
 def _considered(facts: RegionFacts) -> Markup:
-    rows = [
-        tag("tr", tag("td", name), tag("td", f"{time:.2f} us", class_="number")) for name, time in facts.considered
-    ]
+    rows = [tag("tr", tag("td", name), tag("td", f"{time:.2f} us", class_="number")) for name, time in facts.considered]
     more = facts.candidates - len(facts.considered)
     note = f"And {more:,} that are predicted to take longer." if more > 0 else ""
     return joined(_table(("kernel", "predicted"), rows), tag("p", note, class_="faint") if note else None)

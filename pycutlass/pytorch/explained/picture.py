@@ -101,8 +101,8 @@ def _box(node: Node, regions: Mapping[str, Region], left: Mapping[str, str], sou
     if not isinstance(value, torch.Tensor | tuple | list):  # an extent, or an assertion about one
         return None
     first = value if isinstance(value, torch.Tensor) else next((x for x in value if isinstance(x, torch.Tensor)), None)
-    reason = left.get(node.name, "")
-    return Box(node.name, "left" if reason else "operator", name_of(node.target).partition(".")[0], _shown(first), sources, reason)
+    name, reason = name_of(node.target).partition(".")[0], left.get(node.name, "")
+    return Box(node.name, "left" if reason else "operator", name, _shown(first), sources, reason)
 
 
 def _shape(output: Any) -> str:
@@ -117,7 +117,8 @@ def _shown(value: Any) -> str:
 
 def neighbours_of(name: str, boxes: tuple[Box, ...]) -> tuple[Neighbour, ...]:
     """Return what reads the results of a region, and why it is not part of it."""
-    return tuple(Neighbour(each.name, _reason(each)) for each in boxes if name in each.sources and each.kind != "output")
+    readers = (each for each in boxes if name in each.sources and each.kind != "output")
+    return tuple(Neighbour(each.name, _reason(each)) for each in readers)
 
 
 def _reason(box: Box) -> str:
