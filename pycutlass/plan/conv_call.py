@@ -30,7 +30,7 @@ from pycutlass.plan.pixels import (
 from pycutlass.plan.readings import element_of, is_number, named_inputs
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["Call"]
+__all__ = ["Call", "precision_of"]
 
 _Operator = _core.ConvOperator
 #: Options that plans have for their kernels, and by which those are told apart that were kept.
@@ -71,7 +71,7 @@ class Call:
         check_gradients(views, "convolution")
         (name_a, a), (name_b, _) = operands.items()
         check_types(element_of(name_a, views[name_a]), element_of(name_b, views[name_b]), (name_a, name_b))
-        self._precision = _precision(options["precision"], a)
+        self._precision = precision_of(options["precision"], a)
         self._taken, self._views, self._out = given, views, None
         self._like = a, views[name_a]
         for name in views:
@@ -203,7 +203,7 @@ def _seen(view: TensorView | None) -> Any:
     return view.shape, view.strides, view.dtype_name, view.device, view.library, view.pointer % _ACCESS
 
 
-def _precision(given: str | None, x: Any) -> str | None:
+def precision_of(given: str | None, x: Any) -> str | None:
     """Return how float32 is multiplied: as was said, or as somebody has told torch for its tensors.
 
     ``torch.backends.cudnn.conv.fp32_precision`` is "tf32" from the start. The settings above it are "none" until they

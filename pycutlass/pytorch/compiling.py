@@ -119,19 +119,25 @@ def compile_graph(
         Options that are none.
     """
     chosen = Options.of(options)
-    if chosen.rest == "eager":
-        return _with_eager_rest(model, example_inputs, chosen)
-    return _with_inductor(model, example_inputs, mode, chosen)
+    eager = chosen.rest == "eager"
+    made: Callable[..., Any] = (
+        _with_eager_rest(model, example_inputs, chosen)
+        if eager
+        else _with_inductor(model, example_inputs, mode, chosen)
+    )
+    return made
 
 
 def _with_eager_rest(model: GraphModule, example_inputs: Sequence[Any], options: Options) -> Any:
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch import aot_autograd as aot
+
+    boxed: Any = aot.make_boxed_func  # type: ignore[attr-defined]
 
     def compiled(graph: GraphModule, _: Sequence[Any]) -> Any:
         _with_regions(graph.graph, options)
         graph.recompile()
-        return make_boxed_func(graph.forward)
+        return boxed(graph.forward)
 
     backend: Any = aot_autograd(fw_compiler=compiled, keep_inference_input_mutations=True)
     return backend(model, example_inputs)

@@ -198,7 +198,8 @@ def test_caches_tell_options_apart(seen: list[list[Region]]) -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), some(4, 8)
     for number in (0.0, 0.5):
         torch._dynamo.reset()
-        made = torch.compile(model, backend="pycutlass", options={"min_gain": number})
+        options: Any = {"min_gain": number}
+        made = torch.compile(model, backend="pycutlass", options=options)
         with torch.no_grad():
             assert_alike(made(x), model(x))
     assert len(seen) == 2

@@ -16,7 +16,17 @@ from pycutlass.pytorch.regions.extents import form_of, is_whole, same, without_o
 from pycutlass.pytorch.regions.pointwise import POINTWISE, UnfusedError, name_of
 from pycutlass.pytorch.regions.products import Product, unlike_tensor, value_of
 
-__all__ = ["NORMS", "applied", "arguments_of", "channels_of", "is_symbol", "norm_of", "tensors_of", "unfused"]
+__all__ = [
+    "NORMS",
+    "applied",
+    "arguments_of",
+    "channels_of",
+    "is_symbol",
+    "is_view",
+    "norm_of",
+    "tensors_of",
+    "unfused",
+]
 
 _VIEWS = {
     "view": None,
@@ -60,6 +70,11 @@ _REASONS = {
     "native_dropout": "is random in training",
     "bernoulli.p": "is random",
 }
+
+
+def is_view(node: Node) -> bool:
+    """Return whether a node computes nothing: it is another view of a value, or one of several results."""
+    return node.target is operator.getitem or name_of(node.target) in _VIEWS
 
 
 def is_symbol(value: Any) -> bool:

@@ -12,7 +12,8 @@ from torch.fx import Graph, Node
 
 from pycutlass.errors import PyCutlassError
 from pycutlass.pytorch.options import Options
-from pycutlass.pytorch.regions.capacity import described, refusal
+from pycutlass.pytorch.regions.description import described
+from pycutlass.pytorch.regions.gain import gain_of
 from pycutlass.pytorch.regions.growth import Grown, Order, grown
 from pycutlass.pytorch.regions.members import tensors_of
 from pycutlass.pytorch.regions.pointwise import name_of
@@ -136,7 +137,7 @@ def _candidate(
         if spare is not None:
             own[spare] = "follows from another output of the region, which the compiler reads with what else needs it"
             continue
-        made = _made(region, product, order, options, number)
+        made = _made(region, product, order, options, number, is_compiled)
         if isinstance(made, _Candidate):
             return made
         at, reason = made
@@ -166,7 +167,7 @@ def _is_joined(user: Node) -> bool:
 
 
 def _made(
-    region: Grown, product: Product, order: Order, options: Options, number: int
+    region: Grown, product: Product, order: Order, options: Options, number: int, is_compiled: bool
 ) -> _Candidate | tuple[Node, str]:
     """Return a region that can be taken, or the node without which it may be, and why."""
     node, outputs = product.node, region.outputs
@@ -188,8 +189,13 @@ def _made(
         made = written(region, epilogue, order)
     except (Unwritable, PyCutlassError) as error:
         return last, str(error)
-    what = described(region, epilogue, made, f"pycutlass_{number}")
-    reason = refusal(what)
-    if reason:
-        return last, reason
+    gain = gain_of(region, epilogue, options, is_compiled)
+    if gain.refusal:
+        return last, gain.refusal
+    if gain.share < options.min_gain:
+        return node, (
+            f"would take {gain.fused:.1f} us as a region by prediction, and {gain.apart:.1f} us as torch's operators: "
+            f"less is gained than min_gain={options.min_gain:g}"
+        )
+    what = described(region, epilogue, made, f"pycutlass_{number}", gain.share if options.min_gain else None)
     return _Candidate(region, epilogue, made, what)

@@ -96,10 +96,11 @@ def _check(graph: Graph, inputs: tuple[Node, ...], outputs: tuple[Node, ...]) ->
     """Note what tracing knows of each value, and raise Unwritable unless results are those of the model's graph."""
     values = [value_of(node) for node in inputs]
     try:
-        with detect_fake_mode(values) or nullcontext():
+        with torch.no_grad(), detect_fake_mode(values) or nullcontext():
             made = _Noting(GraphModule({}, graph)).run(*values)
     except (PyCutlassError, RuntimeError, TypeError, ValueError) as error:
-        raise Unwritable(f"cannot be put as one operator: {error}") from error
+        reason = str(error).partition("\n")[0]  # torch adds where its interpreter was
+        raise Unwritable(f"cannot be put as one operator: {reason}") from error
     for node, got in zip(outputs, made, strict=True):
         wanted = value_of(node)
         if got.dtype is not wanted.dtype or len(got.shape) != len(wanted.shape):

@@ -1,4 +1,4 @@
-"""What is said of a region, and whether there are kernels for it."""
+"""What is said of a region."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pycutlass.pytorch.regions.region import Problem, Region, RegionInput, Regio
 from pycutlass.pytorch.regions.tracing import Beside, Epilogue
 from pycutlass.pytorch.regions.writing import Written
 
-__all__ = ["described", "refusal"]
+__all__ = ["described", "folded"]
 
 
-def described(region: Grown, epilogue: Epilogue, made: Written, name: str) -> Region:
+def described(region: Grown, epilogue: Epilogue, made: Written, name: str, gain: float | None) -> Region:
     """Return what is said of a region."""
     product = region.product
     outputs = tuple(
@@ -33,12 +33,8 @@ def described(region: Grown, epilogue: Epilogue, made: Written, name: str) -> Re
         tuple(map(_input, epilogue.inputs)),
         tuple(sorted(outputs, key=lambda each: each.name != "D")),
         _source(product.node.meta.get("stack_trace")),
+        gain,
     )
-
-
-def refusal(region: Region) -> str:
-    """Return why no kernel takes a region; "" where some do."""
-    return ""
 
 
 def _dtype(value: torch.Tensor) -> str:
@@ -58,7 +54,7 @@ def _problem(region: Grown) -> Problem:
     a, b = value_of(product.a), value_of(product.b)
     if product.kind != "conv2d":
         axes = 2 if product.kind == "mm" else 3
-        a, b = _folded(a, axes), _folded(b.t() if product.is_turned else b, axes)
+        a, b = folded(a, axes), folded(b.t() if product.is_turned else b, axes)
         d = value_of(product.node)
         d = d.new_empty((*a.shape[:-1], b.shape[-1]))
         return Problem(product.kind, tensor_form(a), tensor_form(b), tensor_form(d), ranges=_ranges(a, b))
@@ -66,7 +62,8 @@ def _problem(region: Grown) -> Problem:
     return Problem("conv2d", images, filters, made, **product.geometry, ranges=_ranges(a, b))
 
 
-def _folded(value: torch.Tensor, axes: int) -> torch.Tensor:
+def folded(value: torch.Tensor, axes: int) -> torch.Tensor:
+    """Return a tensor of tracing with so many axes, of which the first has all rows."""
     return value if value.dim() == axes else value.reshape(-1, *value.shape[value.dim() - axes + 1 :])
 
 

@@ -1,0 +1,183 @@
+"""Whether there are kernels for a region, and how much faster they are predicted to be than torch's own operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from pycutlass.device import Device
+from pycutlass.epilogue import EpilogueFunction
+from pycutlass.errors import DeviceError, PyCutlassError
+from pycutlass.plan.composed import TypedFunction
+from pycutlass.plan.constants import constants_of, present_or_named, shipped
+from pycutlass.plan.conv2d import Conv2d
+from pycutlass.plan.conv_call import precision_of as precision_of_images
+from pycutlass.plan.conv_pick import conv2d_pick, conv2d_ranking
+from pycutlass.plan.gemm import Gemm
+from pycutlass.plan.pick import pick, ranking
+from pycutlass.plan.shortcut import precision_of
+from pycutlass.pytorch.options import Options
+from pycutlass.pytorch.regions.description import folded
+from pycutlass.pytorch.regions.extents import hint_of, tensor_form
+from pycutlass.pytorch.regions.growth import Grown
+from pycutlass.pytorch.regions.members import is_view, tensors_of
+from pycutlass.pytorch.regions.products import value_of
+from pycutlass.pytorch.regions.tracing import Epilogue
+from pycutlass.spec import TensorSpec
+from pycutlass.types import element
+
+__all__ = ["Gain", "gain_of", "planned_for"]
+
+_USUAL = 90  # the compute capability that is planned for on a machine without a GPU
+_LAUNCH = 2.0  # microseconds from the end of a kernel to the next, at the least
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What is predicted of a region.
+
+    Attributes
+    ----------
+    refusal : str
+        Why no kernel takes it; "" where some do.
+    fused : float
+        Microseconds of its kernel.
+    apart : float
+        Microseconds of torch's operators: a product of the same speed, and what reads and writes its result.
+    """
+
+    refusal: str = ""
+    fused: float = 1.0
+    apart: float = 1.0
+
+    @property
+    def share(self) -> float:
+        """Which share of the time of torch's operators is saved; negative where the kernel takes longer."""
+        return 1.0 - self.fused / self.apart
+
+
+@lru_cache(maxsize=16)
+def planned_for(sm: int | None) -> Device:
+    """Return the GPU for which gains are predicted: the usual one of a compute capability, or the one that is here."""
+    if sm is not None:
+        known = [each for each in shipped() if each.capability <= sm]
+        return Device(0, "", sm, max(known, key=lambda each: each.capability).sm_count)
+    try:
+        return present_or_named()
+    except DeviceError:  # neither a GPU nor a target by name
+        return planned_for(_USUAL)
+
+
+def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bool) -> Gain:
+    """Return whether there are kernels for a region, and what is predicted of them where a compiler joins the rest."""
+    gpu, product = planned_for(options.sm), region.product
+    a, b = value_of(product.a), value_of(product.b)
+    types = tuple((name, element(value_of(node).dtype).tag) for name, node in epilogue.outputs)
+    if product.kind == "conv2d":
+        problem: Any = _Images(_pixels(a), _pixels(b), tuple(product.geometry.items()), precision_of_images(None, a))
+    else:
+        axes = 2 if product.kind == "mm" else 3
+        a, b = folded(a, axes), folded(b.t() if product.is_turned else b, axes)
+        problem = _Matrices(_spec(a), _spec(b), precision_of(a))
+    refusal, fused = _predicted(problem, epilogue.function, types, gpu)
+    if refusal or len(region.members) == 1 or not options.min_gain:
+        return Gain(refusal, fused, fused)
+    alone = _predicted(problem, None, types[:1], gpu)[1]
+    return Gain("", fused, alone + _of_others(region, gpu, is_compiled))
+
+
+def _spec(value: torch.Tensor) -> TensorSpec:
+    """Return a matrix without memory, packed as it lies, of the size of the example."""
+    shape = tuple(map(hint_of, value.shape))
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(tensor_form(value).order):
+        strides[axis], step = step, step * max(1, shape[axis])
+    return TensorSpec(shape, str(value.dtype).removeprefix("torch."), tuple(strides))
+
+
+def _pixels(value: torch.Tensor) -> TensorSpec:
+    """Return images, or filters, without memory, with adjacent channels."""
+    n, c, h, w = map(hint_of, value.shape)
+    return TensorSpec((n, h, w, c), str(value.dtype).removeprefix("torch."))
+
+
+@dataclass(frozen=True)
+class _Matrices:
+    """A matrix product, as a plan is made of it."""
+
+    a: TensorSpec
+    b: TensorSpec
+    precision: str | None
+
+    def plan(self, **how: Any) -> Gemm:
+        """Return the plan."""
+        return Gemm(self.a, self.b, precision=self.precision, **how)
+
+    def chosen(self, plan: Gemm, gpu: Device) -> float:
+        """Return how long the likely fastest kernel takes; raise where there is none."""
+        problem = (*plan.size, plan.batch)
+        pick(plan.kind, *problem, gpu)
+        return ranking(plan.kind, *problem, gpu)[0].microseconds
+
+
+@dataclass(frozen=True)
+class _Images:
+    """A convolution, as a plan is made of it."""
+
+    x: TensorSpec
+    w: TensorSpec
+    geometry: tuple[tuple[str, Any], ...]
+    precision: str | None
+
+    def plan(self, **how: Any) -> Conv2d:
+        """Return the plan."""
+        return Conv2d(self.x, self.w, precision=self.precision, **dict(self.geometry), **how)
+
+    def chosen(self, plan: Conv2d, gpu: Device) -> float:
+        """Return how long the likely fastest kernel takes; raise where there is none."""
+        conv2d_pick(plan.kind, plan.problem_size, gpu)
+        return conv2d_ranking(plan.kind, plan.problem_size, gpu)[0].microseconds
+
+
+@lru_cache(maxsize=512)  # layers of a model have the same problems
+def _predicted(
+    problem: _Matrices | _Images, function: EpilogueFunction | None, types: tuple[tuple[str, Any], ...], gpu: Device
+) -> tuple[str, float]:
+    """Return why no kernel takes a problem, and how long the likely fastest takes."""
+    how: dict[str, Any] = {"out_dtype": dict(types)["D"]}
+    if function is not None:
+        how["epilogue"] = TypedFunction(function, tuple(each for each in types if each[0] != "D"))
+        scalars = {each.name: 1.0 for each in function.graph.of_form("scalar")}
+        how["epilogue_inputs"] = scalars or None
+    chosen: Callable[[Any, Device], float] = problem.chosen
+    try:
+        return "", chosen(problem.plan(**how), gpu)
+    except PyCutlassError as error:
+        return f"is for no kernel: {error}", math.inf
+
+
+def _of_others(region: Grown, gpu: Device, is_joined: bool) -> float:
+    """Return the microseconds of what torch computes of a product: of each node, or of all in one kernel."""
+    rate = constants_of(gpu).dram_gb_per_s * 1e3  # bytes in a microsecond
+    nodes = [node for node in region.members[1:] if not is_view(node)]
+    if not nodes:
+        return 0.0
+    if is_joined:
+        inside = set(region.members)
+        read = dict.fromkeys(each for node in nodes for each in tensors_of(node) if each not in inside)
+        moved = [region.product.node, *read, *(each for each in region.outputs if each is not region.product.node)]
+        return _LAUNCH + sum(map(_bytes, moved)) / rate
+    return sum(_LAUNCH + (sum(map(_bytes, tensors_of(node))) + _bytes(node)) / rate for node in nodes)
+
+
+def _bytes(node: Node) -> int:
+    value = value_of(node)
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return value.element_size() * math.prod(map(hint_of, value.shape))
