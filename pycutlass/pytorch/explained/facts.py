@@ -188,7 +188,7 @@ def _description(chosen: Any) -> tuple[tuple[str, str], ...]:
     tile = operation.tile_description
     lines = {"operation": type(operation).__name__, "name": operation.procedural_name()}
     lines |= {"tile": repr(tile), "math instruction": repr(tile.math_instruction)}
-    lines |= {name: repr(getattr(operation, name)) for name in ("A", "B", "C", "D")}
+    lines |= {name: repr(getattr(operation, name)) for name in ("A", "B", "C", "D") if hasattr(operation, name)}
     lines["epilogue"] = repr(operation.epilogue_functor)
     lines |= {name.replace("_", " "): str(value) for name, value in chosen.choice().items()}
     return tuple(lines.items())

@@ -16,6 +16,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError
 from pycutlass.integers import as_int
 from pycutlass.plan.constants import present_or_named, usual_gpu
 from pycutlass.plan.conv2d import Conv2d
+from pycutlass.plan.conv_call import precision_of as precision_of_images
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.handles import epilogue_handle, fused
@@ -54,14 +55,14 @@ def plan_of(region: Region, sizes: Mapping[str, int]) -> Gemm | Conv2d:
         "epilogue": made.epilogue(tensors),
         "epilogue_inputs": {**tensors, **scalars} or None,
         "out_dtype": made.output.dtype,
-        "precision": precision_of(a),
     }
     if problem.kind == "conv2d":
         geometry: dict[str, Any] = {name: getattr(problem, name) for name in ("stride", "padding", "dilation")}
-        return Conv2d(a, b, groups=problem.groups, **geometry, **options)
+        precision = precision_of_images(None, a)
+        return Conv2d(a, b, groups=problem.groups, precision=precision, **geometry, **options)
     if problem.kind == "bmm" and a.shape[0] == 1:  # of a batch of one, the operator takes the matrix out
         a, b = a[0], b[0]
-    return Gemm(a, b, **options)
+    return Gemm(a, b, precision=precision_of(a), **options)
 
 
 def _tensor(form: TensorForm) -> torch.Tensor:
