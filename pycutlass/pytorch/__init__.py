@@ -19,6 +19,7 @@ from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
 from pycutlass.pytorch.options import Options  # noqa: E402
 from pycutlass.pytorch.partitions import Partition, partition  # noqa: E402
+from pycutlass.pytorch.tuned import ModelTuning, tune  # noqa: E402
 
 _register_batches()
 _register_casts()
@@ -31,6 +32,7 @@ __all__ = [
     "GroupedLinear",
     "InductorPass",
     "Linear",
+    "ModelTuning",
     "Options",
     "Partition",
     "SwiGLU",
@@ -40,4 +42,5 @@ __all__ = [
     "epilogue_of",
     "explain",
     "partition",
+    "tune",
 ]

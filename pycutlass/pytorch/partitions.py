@@ -25,7 +25,7 @@ from pycutlass.pytorch.regions.writing import Written
 __all__ = ["Partition", "RegionModule", "partition", "report"]
 
 #: Where a graph module keeps what is to go with its copies.
-_REGIONS, _LEFT, _TRAINING = "pycutlass_regions", "pycutlass_left", "pycutlass_training"
+_REGIONS, _LEFT, _TRAINING, _OPTIONS = (f"pycutlass_{each}" for each in ("regions", "left", "training", "options"))
 
 
 class RegionModule(nn.Module):
@@ -89,6 +89,12 @@ class Partition(GraphModule):
     def left(self) -> Mapping[str, str]:
         """Why each product that was left, and each neighbour that no kernel computes, is none of a region."""
         return MappingProxyType(self.meta.get(_LEFT, {}))
+
+    @property
+    def options(self) -> Options:
+        """What it was partitioned with."""
+        options: Options = self.meta.get(_OPTIONS) or Options()
+        return options
 
     @property
     def counts(self) -> dict[str, int]:
@@ -175,7 +181,7 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     found = found_in(module.graph, chosen, partial(_as_submodule, module))
     regions = _numbered(module, found.regions)
     made = Partition(module, module.graph)
-    made.meta.update({_REGIONS: regions, _LEFT: found.left, _TRAINING: is_training})
+    made.meta.update({_REGIONS: regions, _LEFT: found.left, _TRAINING: is_training, _OPTIONS: chosen})
     nn.Module.train(made, is_training)
     return made
 

@@ -8,6 +8,7 @@ from pycutlass.epilogue import EpilogueFunction
 from pycutlass.pytorch.explained.drawing import time_of
 from pycutlass.pytorch.explained.facts import RegionFacts
 from pycutlass.pytorch.explained.picture import Neighbour
+from pycutlass.pytorch.tables import lines_of
 
 __all__ = ["epilogue_lines", "table_of", "text_of"]
 
@@ -56,10 +57,7 @@ def text_of(
 ) -> str:
     """Return a page as text."""
     titles, rows = table_of(regions)
-    widths = [max(len(row[at]) for row in (titles, *rows)) for at in range(len(titles))]
-    lines = [title]
-    if rows:
-        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (titles, *rows)]
+    lines = [title, *(lines_of(titles, rows) if rows else ())]
     for facts in regions:
         for each in neighbours.get(facts.region.name, ()):
             lines.append(f"{facts.region.name} ends before {each.name}: {each.reason}")

@@ -21,10 +21,10 @@ from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.handles import epilogue_handle, fused
 from pycutlass.pytorch.regions.products import value_of
-from pycutlass.pytorch.regions.region import Region, TensorForm
+from pycutlass.pytorch.regions.region import Region, TensorForm, evaluated
 from pycutlass.trials import Database
 
-__all__ = ["database_of", "gpu_of", "is_here", "plan_of", "sizes_of"]
+__all__ = ["database_of", "gpu_of", "inputs_of", "is_here", "plan_of", "sizes_of"]
 
 _USUAL = 90  # the capability that is meant where there is no GPU and nothing says which
 _UNBOUND = 1024  # of a symbol whose range has no end, and of which nothing else is known
@@ -154,3 +154,31 @@ def _hints(graph: Graph) -> dict[str, int]:
             if isinstance(each, torch.SymInt) and each.node.expr.is_Symbol and each.node.has_hint():
                 found.setdefault(str(each.node.expr), int(each.node.hint))
     return found
+
+
+def inputs_of(graph: Graph, sizes: Mapping[str, int], device: str) -> tuple[Any, ...]:
+    """Return tensors and numbers such as the placeholders of a graph stand for, with values like those of layers.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of a region.
+    sizes : mapping
+        A number for each symbol.
+    device : str
+        Where tensors are.
+    """
+    return tuple(_input(value_of(node), sizes, device) for node in graph.nodes if node.op == "placeholder")
+
+
+def _input(value: Any, sizes: Mapping[str, int], device: str) -> Any:
+    def number(extent: Any) -> int:
+        return extent if isinstance(extent, int) else evaluated(str(extent.node.expr), sizes)
+
+    if not isinstance(value, torch.Tensor):
+        return number(value) if isinstance(value, int | torch.SymInt) else 1.0
+    shape, strides = map(number, value.shape), map(number, value.stride())
+    made = torch.empty_strided(tuple(shape), tuple(strides), dtype=value.dtype, device=device)
+    if value.dtype.is_floating_point and value.dtype.itemsize > 1:
+        return made.normal_()
+    return made.copy_(torch.randint(0, 2, made.shape, device=device).to(value.dtype))
