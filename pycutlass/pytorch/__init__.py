@@ -17,6 +17,7 @@ from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
 from pycutlass.pytorch.explained import Explanation, explain  # noqa: E402
 from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
+from pycutlass.pytorch.native import build_native, load_native  # noqa: E402
 from pycutlass.pytorch.options import Options  # noqa: E402
 from pycutlass.pytorch.partitions import Partition, partition  # noqa: E402
 from pycutlass.pytorch.tuned import ModelTuning, tune  # noqa: E402
@@ -36,11 +37,13 @@ __all__ = [
     "Options",
     "Partition",
     "SwiGLU",
+    "build_native",
     "compile_graph",
     "convert",
     "epilogue_handle",
     "epilogue_of",
     "explain",
+    "load_native",
     "partition",
     "tune",
 ]

@@ -12,6 +12,7 @@ from pycutlass.pytorch.fused import FUSED_CONV2D, FUSED_MM
 from pycutlass.pytorch.gated import SWIGLU
 from pycutlass.pytorch.groups import GROUPED_MM
 from pycutlass.pytorch.handles import fused
+from pycutlass.pytorch.mixed import MIXED_MM
 from pycutlass.pytorch.operators import library
 from pycutlass.pytorch.products import LINEAR, MATMUL
 from pycutlass.pytorch.sums import ADDMM
@@ -19,13 +20,17 @@ from pycutlass.pytorch.sums import ADDMM
 __all__ = ["as_autocast_has_it", "operands_as_autocast_has_them", "register_casts"]
 
 
-def _cast_on(device_type: str, operator: Any) -> Callable[..., Any]:
-    """Return what casts the tensors of an operator that are on such a device, and calls it without autocast."""
+def _cast_on(device_type: str, operator: Any, most: int | None = None) -> Callable[..., Any]:
+    """Return what casts the tensors of an operator that are on such a device, and calls it without autocast.
+
+    Of `most` tensors, if that is said: scales stay as they are.
+    """
     disabled = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _KEYS[device_type]))
 
     def cast(*args: Any, **named: Any) -> Any:
         dtype = torch.get_autocast_dtype(device_type)
-        given = [_lowered(each, device_type, dtype) for each in args]
+        given = [_lowered(each, device_type, dtype) for each in args[:most]]
+        given += args[len(given) :]
         options = {name: _lowered(each, device_type, dtype) for name, each in named.items()}
         with torch._C._ExcludeDispatchKeyGuard(disabled):
             return operator(*given, **options)
@@ -38,7 +43,7 @@ def _cast_fused_on(device_type: str, operator: Any) -> Callable[..., Any]:
 
     What else an epilogue reads stays as it is: scales are in float32 for a reason, and kernels read any type.
     """
-    cast = _cast_on(device_type, operator)
+    cast = _cast_on(device_type, operator, 2)
 
     def cast_fused(*args: Any, **named: Any) -> Any:
         return cast(*operands_as_autocast_has_them(operator, args), **named)
@@ -81,6 +86,8 @@ def register_casts() -> None:
     for operator in (MATMUL, LINEAR, ADDMM, SWIGLU, GROUPED_MM, CONV2D):
         for device_type, key in _KEYS.items():
             library.impl(operator.name().partition("::")[2], _cast_on(device_type, operator), key)
+    for device_type, key in _KEYS.items():
+        library.impl("mixed_mm", _cast_on(device_type, MIXED_MM, 1), key)
     for operator in (FUSED_MM, FUSED_CONV2D):
         for device_type, key in _KEYS.items():
             library.impl(operator.name().partition("::")[2], _cast_fused_on(device_type, operator), key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from pycutlass.pytorch.shapes import check_bias, check_equal_types, result_dtype
 __all__ = ["GROUPED_MM"]
 
 Tensor = torch.Tensor
+_NAMES = {"xs": "mat_a", "ws": "mat_b"}
 _ALIGNED_ROWS = 8  # of 16 bits, what kernels load at once
 
 
@@ -27,7 +29,10 @@ def _grouped_mm(
 ) -> Any:
     options = {"offs": plain(offs), "bias": plain(bias), "out_dtype": out_dtype, "allow_copy": True}
     _shape(mat_a, mat_b, offs, bias, result_dtype("mat_a", mat_a.dtype, out_dtype))
-    return grouped_matmul(plain(mat_a), plain(mat_b), **options)
+    try:
+        return grouped_matmul(plain(mat_a), plain(mat_b), **options)
+    except ArgumentError as error:  # products in one line have other names
+        raise type(error)(re.sub(r"\b(xs|ws)\b", lambda found: _NAMES[found[0]], str(error))) from error
 
 
 def _fake(

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from pycutlass.calls import public
+from pycutlass.errors import ArgumentError
 from pycutlass.pytorch.activations import activation_of
 from pycutlass.pytorch.convolutions import CONV2D
 from pycutlass.pytorch.gated import SWIGLU
@@ -18,7 +19,18 @@ from pycutlass.pytorch.products import LINEAR
 __all__ = ["Conv2d", "GroupedLinear", "Linear", "SwiGLU"]
 
 
-class _Activated(nn.Module):
+class _Traced(nn.Module):
+    """What all layers here share."""
+
+    def __prepare_scriptable__(self) -> Any:
+        """Raise ArgumentError: ``torch.jit.script`` asks for what it can compile instead."""
+        raise ArgumentError(
+            f"{type(self).__name__} cannot be compiled by torch.jit.script: call torch.jit.trace, torch.export.export "
+            f"or torch.compile, which record the operators that a layer calls"
+        )
+
+
+class _Activated(_Traced):
     """What layers share that are constructed with an activation, or made by `convert` of those without one."""
 
     activation: str | None = None
@@ -150,7 +162,7 @@ class Conv2d(_Activated, nn.Conv2d):
         return self.padding, self.padding
 
 
-class GroupedLinear(nn.Module):
+class GroupedLinear(_Traced):
     """Linear layers of a mixture of experts, in one launch: rows of the input are divided among the weights.
 
     Parameters
@@ -219,7 +231,7 @@ class GroupedLinear(nn.Module):
         return f"{sizes}, bias={self.bias is not None}"
 
 
-class SwiGLU(nn.Module):
+class SwiGLU(_Traced):
     """The gated layer of transformers, ``down_proj(silu(gate_proj(x)) * up_proj(x))``, without biases.
 
     The gate is applied in the kernel of a product. The state dict is that of three ``torch.nn.Linear``. Where

@@ -133,9 +133,21 @@ def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[A
         if not needs_gradient(*args, *named.values()):
             with below_autograd():
                 return operator.redispatch(keyset & _after_autograd, *args, **named)
+        _check_floats(operator, args, named)
         return function.apply(*arranged(*args, **named))
 
     library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
+
+
+def _check_floats(operator: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Raise ArgumentError for a tensor of 8 bits that requires a gradient, which would have no more bits."""
+    parameters = (each.name for each in operator._schema.arguments)
+    for name, each in {**dict(zip(parameters, args, strict=False)), **named}.items():
+        if isinstance(each, torch.Tensor) and each.requires_grad and each.dtype.itemsize == 1:
+            raise ArgumentError(
+                f"{name} is of {each.dtype} and requires a gradient, which would be rounded to 8 bits: keep a copy in "
+                f"16 bits or more that requires it, and pass {name}.detach() of 8 bits"
+            )
 
 
 def without_gradient(operator: Any) -> None:

@@ -123,6 +123,20 @@ def test_scaled_mm(scales: tuple[tuple[int, ...], tuple[int, ...]], out_dtype: t
     assert set(found.values()) == {"SUCCESS"}
 
 
+@pytest.mark.parametrize(
+    ("shapes", "ends", "message"),
+    [
+        (((8, 16), (2, 16, 8)), [3, 9], r"offs\[1\] is 9, beyond the 8 rows or columns of mat_a that groups divide"),
+        (((2, 8, 16), (16, 8)), [3, 20], r"beyond the 8 rows or columns of mat_b that groups divide"),
+        (((8, 16), (2, 16, 8)), [3, 2], r"offs must not decrease: offs\[0\] is 3, and offs\[1\] is 2"),
+    ],
+)
+def test_messages_about_groups_have_the_operators_names(shapes: Any, ends: list[int], message: str) -> None:
+    a, b = (torch.ones(shape) for shape in shapes)
+    with pytest.raises(ArgumentError, match=message):
+        ops.grouped_mm(a, b, offs=torch.tensor(ends, dtype=torch.int32))
+
+
 def test_scaled_mm_of_integers_is_float32() -> None:
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(-9, 9, (16, 32), generator=generator).to(torch.int8) for _ in "ab")

@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch_operators import SHAPES, numbers, ops
 
 from pycutlass.errors import ArgumentError
+from pycutlass.pytorch import GroupedLinear, Linear, SwiGLU
 from pycutlass.toolkit import find_cutlass, own_include
 
 OFFS = torch.tensor([3, 8], dtype=torch.int32)
@@ -235,6 +236,41 @@ def test_what_backward_calls_refuses_a_gradient() -> None:
         ops.swiglu_with_slopes(x.detach(), weight.detach(), weight)
     with pytest.raises(ArgumentError, match=r"weight requires a gradient, and pycutlass.conv2d_with_slope.default has"):
         ops.conv2d_with_slope(IMAGES.detach(), FILTERS, None, [1, 1], [0, 0], [1, 1], 1, "gelu")
+
+
+def test_gradients_of_8_bits_are_refused() -> None:
+    narrow = torch.ones(8, 16).to(torch.float8_e4m3fn)
+    asking, bias = narrow.clone().requires_grad_(), torch.ones(8, dtype=torch.bfloat16, requires_grad=True)
+    calls: dict[str, Callable[[], Any]] = {
+        "input": lambda: ops.matmul(asking, narrow.T),
+        "weight": lambda: ops.linear(narrow, asking, None, "gelu"),
+        "mat2": lambda: ops.addmm(bias, narrow, asking.T),
+    }
+    for name, call in calls.items():
+        with pytest.raises(
+            ArgumentError, match=f"{name} is of torch.float8_e4m3fn and requires a gradient, which would"
+        ):
+            call()
+        with torch.no_grad():
+            call()
+    ops.addmm(bias, narrow, narrow.T).sum().backward()
+    assert bias.grad is not None and bias.grad.eq(8).all()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_torchscript() -> None:
+    """It records and compiles calls of operators, and compiles no layer."""
+    layer, x = Linear(16, 8, activation="gelu").requires_grad_(False), X.detach()
+    for model in (layer, torch.nn.Sequential(torch.nn.ReLU(), layer), GroupedLinear(2, 16, 8), SwiGLU(16, 8)):
+        with pytest.raises(ArgumentError, match=r"cannot be compiled by torch.jit.script: call torch.jit.trace, torch"):
+            torch.jit.script(model)
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.ops.pycutlass.matmul(a, b)
+
+    torch.testing.assert_close(torch.jit.script(product)(x, x.T), x @ x.T)
+    trace: Any = torch.jit.trace
+    torch.testing.assert_close(trace(layer, (x,))(x[:3]), layer(x[:3]))
 
 
 def test_exported() -> None:

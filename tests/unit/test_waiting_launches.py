@@ -121,6 +121,30 @@ assert right(a, b, d)
     fake_gpu.run(program)
 
 
+def test_what_is_written_counts_as_written_to_torch() -> None:
+    """However a launch is found: backward refuses then what was saved before."""
+    program = f"""{_PLAN}
+plan = pycutlass.Gemm(*drawn()[:2])
+for compute in (lambda a, b, d: plan.run(a, b, out=d), lambda a, b, d: pycutlass.matmul(a, b, out=d)):
+    for _ in range(4):
+        a, b, d = drawn()
+        saved = d.clone().requires_grad_() * d
+        versions = a._version, b._version, d._version
+        compute(a, b, d)
+        assert (a._version, b._version, d._version) == (*versions[:2], versions[2] + 1)
+        try:
+            saved.sum().backward()
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+        else:
+            raise AssertionError("not refused")
+        driver.fake_run()
+del a, b, d, saved
+gc.collect()
+"""
+    fake_gpu.run(program)
+
+
 def test_results_are_made_without_a_plan() -> None:
     program = f"""{_PLAN}
 plan = pycutlass.Gemm(*drawn()[:2])

@@ -1,0 +1,153 @@
+"""Operators in C++, ``torch.ops.pycutlass_kernels.*``, which run libraries of kernels in processes without Python.
+
+Their source is beside this file, and is compiled against the headers of the torch that is installed. It uses torch's
+stable ABI alone, so that what was compiled is for torch 2.10 and all that come after it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pycutlass import config
+from pycutlass.calls import public
+from pycutlass.errors import ArgumentError, CompileError, NotCompiledError, ToolkitError
+from pycutlass.toolkit import find_host_compiler, own_include
+
+__all__ = ["build_native", "load_native"]
+
+_SOURCE = Path(__file__).with_name("operators.cpp")
+_NAMESPACE = "pycutlass_kernels"
+
+
+@public
+def build_native(path: str | os.PathLike[str]) -> Path:
+    """Compile the operators ``pycutlass_kernels::*`` into a shared object, for programs in C++ and AOTInductor.
+
+    Parameters
+    ----------
+    path : path
+        The file that is written.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    CompileError
+        The compiler refuses the source or cannot write the file; its log is in the exception.
+    NotCompiledError
+        ``PYCUTLASS_NO_COMPILE`` is set.
+    ToolkitError
+        There is no host compiler.
+
+    Examples
+    --------
+    >>> import pycutlass.pytorch
+    >>> pycutlass.pytorch.build_native("pycutlass_kernels.so")  # doctest: +SKIP
+    """
+    return _built(Path(path))
+
+
+def _built(path: Path, *options: str) -> Path:
+    if config.flag("PYCUTLASS_NO_COMPILE"):
+        raise NotCompiledError(
+            "the operators in C++ are compiled by the host compiler, and PYCUTLASS_NO_COMPILE is set: unset it, or "
+            "pass load_native the file that build_native has written elsewhere"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "operators.so"
+        here = f"-fmacro-prefix-map={_SOURCE.parent}/="  # messages have the file's name
+        command = [*find_host_compiler(), *_FLAGS, here, *options, str(_SOURCE), *_linked(), "-o", str(made)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, env=config.compiler_environment()
+            )
+        except OSError as error:
+            raise ToolkitError(f"the host compiler {command[0]} cannot be started: {error.strerror}") from error
+        if done.returncode:
+            raise CompileError(
+                f"the host compiler failed with exit status {done.returncode} on the operators in C++.",
+                log=done.stdout + done.stderr,
+                command=shlex.join(command),
+            )
+        _put(made, path)
+    return path
+
+
+#: C++20 as torch's own headers are compiled.
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
+
+
+def _linked() -> list[str]:
+    """Return where headers and libraries of torch are: what links with ``torch`` finds the part that is for CUDA."""
+    root = Path(torch.__file__).parent
+    headers = [f"-isystem{root / 'include'}", f"-I{own_include()}", f"-I{own_include().parent / 'exports' / 'c'}"]
+    libraries = ["-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-Wl,--as-needed", "-ldl"]
+    return [*headers, f"-L{root / 'lib'}", *libraries]
+
+
+def _put(made: Path, path: Path) -> None:
+    """Put a file where it belongs, whole or not at all: programs may have the one that is there open."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(made.read_bytes())
+        beside.replace(path)
+    except OSError as error:
+        raise CompileError(
+            f"the operators in C++ cannot be written to {path}: {error.strerror}. Choose another file"
+        ) from error
+
+
+@public
+def load_native(path: str | os.PathLike[str] | None = None) -> None:
+    """Load the operators ``torch.ops.pycutlass_kernels.*``, once in a process.
+
+    Parameters
+    ----------
+    path : path, optional
+        What `build_native` has written; without it, the operators are compiled, which takes seconds.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such file, or it cannot be loaded.
+    CompileError, NotCompiledError, ToolkitError
+        As of `build_native`.
+
+    Examples
+    --------
+    >>> import pycutlass.pytorch, torch
+    >>> pycutlass.pytorch.load_native()  # doctest: +SKIP
+    >>> torch.ops.pycutlass_kernels.run("kernels.so", "linear", [x, w, bias], [y])  # doctest: +SKIP
+    """
+    if hasattr(getattr(torch.ops, _NAMESPACE), "run"):  # whoever has loaded them
+        return
+    if path is None:
+        with tempfile.TemporaryDirectory() as folder:
+            _load(_built(Path(folder) / f"{_NAMESPACE}.so"))
+    else:
+        _load(Path(path))
+    torch.library.register_fake(f"{_NAMESPACE}::run", _fake_run)
+
+
+def _load(path: Path) -> None:
+    if not path.is_file():
+        raise ArgumentError(f"there is no file {path}: write it by pycutlass.pytorch.build_native")
+    try:
+        load: Any = torch.ops.load_library
+        load(str(path.absolute()))
+    except (OSError, RuntimeError) as error:
+        raise ArgumentError(f"{path} cannot be loaded as the operators in C++: {error}") from error
+
+
+def _fake_run(library: str, plan: str, read: Any, written: Any, scalars: Any = ()) -> None:
+    """Do nothing: what a plan writes is there before."""

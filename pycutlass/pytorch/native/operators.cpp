@@ -1,0 +1,209 @@
+// Operators of torch that run plans of a library of kernels (library.h), without Python: for AOTInductor, for programs
+// in C++, and for graphs that are exported.
+//
+// Built on torch's stable ABI, so that one binary is for torch 2.10 and all that come after it. Namespace
+// pycutlass_kernels, apart from the operators that pycutlass.pytorch defines in Python.
+#define TORCH_TARGET_VERSION (((0ULL + 2) << 56) | ((0ULL + 10) << 48))
+
+#include <dlfcn.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "library.h"
+
+// Of builds of torch with CUDA; others lack it, and have no tensors that come so far.
+extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
+
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+/// Returns the library in a file, which stays open: graphs have its kernels.
+pycutlass_library const* library_of(std::string const& path) {
+  static std::mutex mutex;
+  static std::map<std::string, pycutlass_library const*> opened;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto found = opened.find(path);
+  if (found != opened.end()) return found->second;
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  STD_TORCH_CHECK(handle, "the library of kernels ", path, " cannot be opened: ", dlerror());
+  auto get = reinterpret_cast<pycutlass_get_library_function>(dlsym(handle, "pycutlass_get_library"));
+  STD_TORCH_CHECK(get, path,
+                  " is no library of kernels: it lacks pycutlass_get_library. Write one by pycutlass export");
+  pycutlass_library const* library = get();
+  STD_TORCH_CHECK(pycutlass_is_compatible(library), path, " has version ", library->version,
+                  " of the interface, and these operators are for version ", PYCUTLASS_LIBRARY_VERSION,
+                  ": export it again, or build the operators of the release that it comes from");
+  opened.emplace(path, library);
+  return library;
+}
+
+/// Returns the index of a plan.
+int32_t plan_of(pycutlass_library const* library, std::string const& path, std::string const& name) {
+  int32_t plan = library->find(name.c_str());
+  if (plan >= 0) return plan;
+  std::string names;
+  for (uint32_t i = 0; i < library->plan_count; ++i) names += (i ? ", " : "") + std::string(library->plans[i].name);
+  STD_TORCH_CHECK(false, path, " has no plan ", name, ": it has ", names);
+}
+
+pycutlass_element element_of(ScalarType type, char const* name) {
+  switch (type) {
+    case ScalarType::Double:
+      return PYCUTLASS_F64;
+    case ScalarType::Float:
+      return PYCUTLASS_F32;
+    case ScalarType::Half:
+      return PYCUTLASS_F16;
+    case ScalarType::BFloat16:
+      return PYCUTLASS_BF16;
+    case ScalarType::Int:
+      return PYCUTLASS_S32;
+    case ScalarType::Long:
+      return PYCUTLASS_S64;
+    case ScalarType::Char:
+      return PYCUTLASS_S8;
+    case ScalarType::Byte:
+    case ScalarType::Bool:
+      return PYCUTLASS_U8;  // truth values are bytes of 0 and 1
+    case ScalarType::Float8_e4m3fn:
+      return PYCUTLASS_E4M3;
+    case ScalarType::Float8_e5m2:
+      return PYCUTLASS_E5M2;
+    default:
+      STD_TORCH_CHECK(false, name, " is of a type that no kernel takes");
+  }
+}
+
+/// Returns a tensor as a library takes it: images of (N, C, H, W) as (N, H, W, C).
+pycutlass_tensor given(Tensor const& tensor, pycutlass_tensor_info const& info, std::string const& plan) {
+  int64_t rank = tensor.dim();
+  STD_TORCH_CHECK(rank <= PYCUTLASS_MAX_RANK, info.name, " of ", plan, " has ", rank, " dimensions, and may have ",
+                  PYCUTLASS_MAX_RANK, " at most");
+  bool is_image = info.layout == PYCUTLASS_PIXELS && rank == 4;
+  static constexpr int kPixels[] = {0, 2, 3, 1};
+  pycutlass_tensor made{};
+  made.data = tensor.data_ptr();
+  made.rank = static_cast<uint8_t>(rank);
+  made.element = element_of(tensor.scalar_type(), info.name);
+  for (int i = 0; i < rank; ++i) {
+    int from = is_image ? kPixels[i] : i;
+    made.shape[i] = tensor.size(from);
+    made.strides[i] = tensor.stride(from);
+  }
+  return made;
+}
+
+/// Raises what a library has to say of a call that did not succeed.
+void check(pycutlass_library const* library, int code, std::string const& path, std::string const& plan) {
+  STD_TORCH_CHECK(code == PYCUTLASS_SUCCESS, plan, " of ", path, ": ", library->message());
+}
+
+/// Returns the GPU of all tensors.
+int32_t device_of(std::vector<Tensor> const& read, std::vector<Tensor> const& written, std::string const& plan) {
+  Tensor const* first = nullptr;
+  for (auto const* tensors : {&read, &written}) {
+    for (auto const& tensor : *tensors) {
+#ifndef PYCUTLASS_HOST_TENSORS  // which only tests of this file define
+      STD_TORCH_CHECK(tensor.is_cuda(), plan, " runs on GPUs, and one of its tensors is on another device: move it");
+#endif
+      if (!first) first = &tensor;
+      STD_TORCH_CHECK(tensor.get_device_index() == first->get_device_index(), plan,
+                      " is given tensors on several GPUs, ", first->get_device_index(), " and ",
+                      tensor.get_device_index(), ": move them to one");
+    }
+  }
+  STD_TORCH_CHECK(first, plan, " is given no tensors");
+  return first->get_device_index();
+}
+
+/// Returns what `run` is given in the order of the plan, of a group that of each problem in turn.
+std::vector<pycutlass_tensor> placed(pycutlass_plan_info const& plan, std::vector<Tensor> const& read,
+                                     std::vector<Tensor> const& written) {
+  size_t writes = 0;
+  for (uint32_t i = 0; i < plan.tensor_count; ++i) writes += plan.tensors[i].written;
+  size_t reads = plan.tensor_count - writes, problems = plan.is_group && writes ? written.size() / writes : 1;
+  std::string each = plan.is_group ? " for each problem" : "";
+  STD_TORCH_CHECK(read.size() == problems * reads && written.size() == problems * writes && problems, plan.name,
+                  " reads ", reads, " and writes ", writes, " tensors", each, ", and ", read.size(), " and ",
+                  written.size(), " are given: ", plan.description);
+  std::vector<pycutlass_tensor> tensors;
+  auto next_read = read.begin(), next_written = written.begin();
+  for (size_t problem = 0; problem < problems; ++problem) {
+    for (uint32_t i = 0; i < plan.tensor_count; ++i) {
+      auto const& info = plan.tensors[i];
+      tensors.push_back(given(info.written ? *next_written++ : *next_read++, info, plan.name));
+    }
+  }
+  return tensors;
+}
+
+/// Runs a plan on the current stream.
+void run(std::string path, std::string name, std::vector<Tensor> read, std::vector<Tensor> written,
+         std::vector<double> scalars) {
+  pycutlass_library const* library = library_of(path);
+  int32_t number = plan_of(library, path, name);
+  pycutlass_plan_info const& plan = library->plans[number];
+  int32_t device = device_of(read, written, name);
+  std::vector<pycutlass_tensor> tensors = placed(plan, read, written);
+  STD_TORCH_CHECK(scalars.empty() || scalars.size() == plan.scalar_count, name, " has ", plan.scalar_count,
+                  " scalars, and ", scalars.size(),
+                  " are given: give all, or none for those that it was exported with");
+  std::vector<pycutlass_scalar> values;
+  for (double scalar : scalars) values.push_back({scalar, nullptr});
+  pycutlass_launch launch{};
+  launch.struct_size = sizeof launch;
+  launch.problems = plan.is_group ? static_cast<uint32_t>(tensors.size() / plan.tensor_count) : 1;
+  launch.tensors = tensors.data();
+  launch.scalars = values.empty() ? nullptr : values.data();
+#ifndef PYCUTLASS_HOST_TENSORS
+  STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream, "this build of torch has no streams of CUDA");
+  torch::stable::accelerator::DeviceGuard guard(device);
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &launch.stream));
+#endif
+  check(library, library->workspace_size(number, &launch, &launch.workspace_bytes), path, name);
+  Tensor workspace;  // whose memory torch hands to work that is behind the launch on the same stream
+  if (launch.workspace_bytes) {
+    std::vector<int64_t> size{static_cast<int64_t>(launch.workspace_bytes)};
+    workspace = torch::stable::new_empty(written.at(0), size, ScalarType::Byte);
+    launch.workspace = workspace.data_ptr();
+  }
+  check(library, library->run(number, &launch), path, name);
+}
+
+/// Loads the kernels of a plan for the current GPU, which a launch does otherwise, and a graph's capture cannot.
+void load(std::string path, std::string name) {
+  pycutlass_library const* library = library_of(path);
+  check(library, library->load(plan_of(library, path, name)), path, name);
+}
+
+/// Returns what is in a library, as JSON.
+std::string manifest(std::string path) { return library_of(path)->manifest; }
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY(pycutlass_kernels, library) {
+  library.def("run(str library, str plan, Tensor[] read, Tensor(a!)[] written, float[] scalars=[]) -> ()");
+  library.def("load(str library, str plan) -> ()");
+  library.def("manifest(str library) -> str");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(pycutlass_kernels, CUDA, library) { library.impl("run", TORCH_BOX(&run)); }
+
+// Which says where tensors have to be.
+STABLE_TORCH_LIBRARY_IMPL(pycutlass_kernels, CPU, library) { library.impl("run", TORCH_BOX(&run)); }
+
+// These take no tensors.
+STABLE_TORCH_LIBRARY_IMPL(pycutlass_kernels, CompositeExplicitAutograd, library) {
+  library.impl("load", TORCH_BOX(&load));
+  library.impl("manifest", TORCH_BOX(&manifest));
+}

@@ -1,0 +1,207 @@
+"""Operators in C++: what they are, what they refuse, and what a library of kernels is given by them.
+
+They are registered for a whole process, so each test has one of its own. A library of kernels is written in C here; it
+does on the host what it says.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pycutlass.errors import ArgumentError, CompileError, NotCompiledError
+from pycutlass.pytorch import build_native, load_native
+from pycutlass.pytorch.native import _built
+from pycutlass.toolkit import own_include
+
+#: Two plans, whose `run` computes out = scale * (a + b) of float32 and checks what it is given; images come as pixels.
+LIBRARY = r"""
+#include <stdio.h>
+#include <string.h>
+#include "library.h"
+static char said[256];
+static char const* message(void) { return said; }
+static pycutlass_tensor_info const tensors[] = {
+    {"a", PYCUTLASS_F32, PYCUTLASS_ROWS, 2, 0, 0, 1, 0, {-1, 4}},
+    {"out", PYCUTLASS_F32, PYCUTLASS_ROWS, 2, 1, 0, 1, 0, {-1, 4}},
+    {"b", PYCUTLASS_F32, PYCUTLASS_ROWS, 2, 0, 0, 1, 0, {-1, 4}}};
+static pycutlass_tensor_info const images[] = {
+    {"x", PYCUTLASS_U8, PYCUTLASS_PIXELS, 4, 0, 0, 1, 0, {-1, 5, 6, 3}},
+    {"out", PYCUTLASS_S64, PYCUTLASS_LINE, 1, 1, 0, 1, 0, {8}}};
+static pycutlass_scalar_info const scalars[] = {{"scale", 3.0, 0, PYCUTLASS_F32, {0}}};
+static pycutlass_plan_info const plans[] = {
+    {"sum", "out = scale * (a + b)", "sm_90a", 3, 1, tensors, scalars, 8, 0, {0}},
+    {"sums", "a group of them", "sm_90a", 3, 1, tensors, scalars, 8, 1, {0}},
+    {"shape", "shape and strides of images", "sm_90a", 2, 0, images, 0, 8, 0, {0}}};
+static int32_t find(char const* name) {
+  for (int32_t i = 0; i < 3; ++i)
+    if (!strcmp(plans[i].name, name)) return i;
+  return -1;
+}
+static int load(int32_t plan) {
+  snprintf(said, sizeof said, "the kernels of %s are for %s, and GPU 0 is sm_80", plans[plan].name, plans[plan].target);
+  return PYCUTLASS_OTHER_DEVICE;
+}
+static int workspace_size(int32_t plan, pycutlass_launch const* launch, uint64_t* bytes) {
+  (void)plan, *bytes = launch->problems > 1 ? 1000 : 0;
+  return PYCUTLASS_SUCCESS;
+}
+static int run(int32_t plan, pycutlass_launch const* launch) {
+  pycutlass_tensor const* t = launch->tensors;
+  if (launch->struct_size != sizeof *launch || (launch->workspace_bytes != 0) != (launch->workspace != 0)) return 1;
+  if (launch->workspace) memset(launch->workspace, 1, launch->workspace_bytes);
+  if (plan == 2) {
+    for (int i = 0; i < 4; ++i) {
+      ((int64_t*)t[1].data)[i] = t[0].shape[i];
+      ((int64_t*)t[1].data)[4 + i] = t[0].strides[i];
+    }
+    return t[0].element == PYCUTLASS_U8 && t[0].rank == 4 ? PYCUTLASS_SUCCESS : PYCUTLASS_INVALID_ARGUMENT;
+  }
+  double scale = launch->scalars ? launch->scalars[0].value : scalars[0].value;
+  for (uint32_t p = 0; p < launch->problems; ++p, t += 3) {
+    if (t[0].shape[0] > plans[plan].most_extent) {
+      snprintf(said, sizeof said, "M is %d, and the plan takes 8 at most", (int)t[0].shape[0]);
+      return PYCUTLASS_INVALID_ARGUMENT;
+    }
+    for (int64_t i = 0; i < t[1].shape[0]; ++i)
+      for (int64_t j = 0; j < t[1].shape[1]; ++j) {
+#define AT(x) ((float*)x.data)[i * x.strides[0] + j * x.strides[1]]
+        AT(t[1]) = (float)scale * (AT(t[0]) + AT(t[2]));
+      }
+  }
+  return PYCUTLASS_SUCCESS;
+}
+static void unload(void) {}
+static pycutlass_library const library = {VERSION, sizeof library, PYCUTLASS_ABI_VERSION, 3, plans, "{\"plans\": 3}",
+                                          find, load, workspace_size, run, message, unload};
+pycutlass_library const* pycutlass_get_library(void) { return &library; }
+"""
+BEGIN = """
+import torch
+from pycutlass.pytorch import load_native
+
+kernels, later, operators = LIBRARIES
+load_native(operators)
+ops = torch.ops.pycutlass_kernels
+
+
+def refused(message, call):
+    try:
+        call()
+    except Exception as error:
+        assert message in str(error), error
+    else:
+        raise AssertionError(message)
+
+
+a, b = torch.ones(2, 4), torch.full((2, 4), 2.0)
+out = torch.zeros(2, 4)
+"""
+AS_IT_SHIPS = """
+schema = "pycutlass_kernels::run(str library, str plan, Tensor[] read, Tensor(a!)[] written, float[] scalars=[]) -> ()"
+assert str(ops.run.default._schema) == schema
+load_native("elsewhere.so")  # which does nothing where they are loaded
+assert ops.manifest(kernels) == '{"plans": 3}'
+refused("sum runs on GPUs, and one of its tensors is on another device", lambda: ops.run(kernels, "sum", [a, b], [out]))
+refused("none.so cannot be opened", lambda: ops.run("none.so", "sum", [a], [out]))
+refused("is no library of kernels: it lacks pycutlass_get_library", lambda: ops.run(operators, "sum", [a], [out]))
+refused("has no plan product: it has sum, sums, shape", lambda: ops.run(kernels, "product", [a], [out]))
+refused("has version 7 of the interface, and these operators are for version 1", lambda: ops.manifest(later))
+refused("the kernels of sum are for sm_90a, and GPU 0 is sm_80", lambda: ops.load(kernels, "sum"))
+
+
+class Model(torch.nn.Module):
+    def forward(self, a, b):
+        out = torch.empty_like(a)
+        ops.run(kernels, "sum", [a, b], [out], [2.0])
+        return out + 1
+
+
+program = torch.export.export(Model(), (a, b), dynamic_shapes=({0: torch.export.Dim("m")}, {0: torch.export.Dim("m")}))
+assert "pycutlass_kernels.run" in program.graph_module.code
+"""
+WITH_HOST_TENSORS = """
+ops.run(kernels, "sum", [a, b], [out])
+assert out.eq(9).all()
+ops.run(kernels, "sum", [a.T.contiguous().T, b], [out], [0.5])
+assert out.eq(1.5).all()
+outs = [torch.zeros(2, 4), torch.zeros(1, 4)]
+ops.run(kernels, "sums", [a, b, b[:1], b[:1]], outs, [1.0])
+assert outs[0].eq(3).all() and outs[1].eq(4).all()
+found = torch.zeros(8, dtype=torch.int64)
+images = torch.ones(2, 3, 5, 6, dtype=torch.bool).to(memory_format=torch.channels_last)
+ops.run(kernels, "shape", [images], [found])
+assert found.tolist() == [2, 5, 6, 3, 90, 18, 3, 1]
+refused("M is 9, and the plan takes 8 at most", lambda: ops.run(kernels, "sum", [torch.ones(9, 4)] * 2, [out]))
+refused("sum reads 2 and writes 1 tensors, and 1 and 1 are given", lambda: ops.run(kernels, "sum", [a], [out]))
+refused("sums reads 2 and writes 1 tensors for each problem", lambda: ops.run(kernels, "sums", [a, b, b], outs))
+refused("sum has 1 scalars, and 2 are given", lambda: ops.run(kernels, "sum", [a, b], [out], [1.0, 2.0]))
+refused("a is of a type that no kernel takes", lambda: ops.run(kernels, "sum", [a.cfloat(), b], [out]))
+refused("a of sum has 5 dimensions", lambda: ops.run(kernels, "sum", [torch.ones([1] * 5), b], [out]))
+
+
+def model(a, b):
+    out = torch.empty_like(a)
+    ops.run(kernels, "sum", [a, b], [out], [2.0])
+    return out + 1
+
+
+compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+for rows in (2, 3):
+    assert compiled(torch.ones(rows, 4), torch.ones(rows, 4)).eq(5).all()
+"""
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two libraries of kernels, of which the second speaks a later version of the interface."""
+    folder = tmp_path_factory.mktemp("kernels")
+    (folder / "library.c").write_text(LIBRARY)
+    made = []
+    for name, version in (("kernels", "PYCUTLASS_LIBRARY_VERSION"), ("later", "7")):
+        made.append(str(folder / f"{name}.so"))
+        include = [f"-I{own_include()}", f"-I{own_include().parent / 'exports' / 'c'}"]
+        command = ["gcc", "-Wall", "-Werror", "-fPIC", "-shared", f"-DVERSION={version}", *include]
+        subprocess.run([*command, str(folder / "library.c"), "-o", made[-1]], check=True)
+    return made
+
+
+def passes(script: str, libraries: list[str], operators: Path) -> None:
+    text = BEGIN.replace("LIBRARIES", repr([*libraries, str(operators)])) + script
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_registration_and_errors(libraries: list[str], tmp_path: Path) -> None:
+    passes(AS_IT_SHIPS, libraries, build_native(tmp_path / "operators.so"))
+
+
+def test_what_a_library_is_given(libraries: list[str], tmp_path: Path) -> None:
+    passes(WITH_HOST_TENSORS, libraries, _built(tmp_path / "operators.so", "-DPYCUTLASS_HOST_TENSORS"))
+
+
+def test_it_is_for_all_torch_since_2_10(tmp_path: Path) -> None:
+    """Nothing of torch is used but the C functions of its stable ABI."""
+    made = build_native(tmp_path / "operators.so")
+    names = subprocess.run(["nm", "-D", "--undefined-only", str(made)], capture_output=True, text=True, check=True)
+    symbols = [line.split()[-1].partition("@")[0] for line in names.stdout.splitlines()]
+    assert any(name.startswith("aoti_torch_") for name in symbols)
+    assert not [name for name in symbols if "c10" in name or "3at" in name or name.startswith("_ZN5torch")]
+
+
+def test_what_cannot_be_built_or_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CompileError, match=r"cannot be written to .*absent/operators.so: No such file or directory"):
+        build_native(tmp_path / "absent" / "operators.so")
+    with pytest.raises(ArgumentError, match=r"there is no file .*: write it by pycutlass.pytorch.build_native"):
+        load_native(tmp_path / "operators.so")
+    (tmp_path / "operators.so").write_text("no library")
+    with pytest.raises(ArgumentError, match="cannot be loaded as the operators in C"):
+        load_native(tmp_path / "operators.so")
+    with pytest.raises(CompileError, match="failed with exit status 1 on the operators in C"):
+        _built(tmp_path / "operators.so", "-DPYCUTLASS_LIBRARY_H")
+    monkeypatch.setenv("PYCUTLASS_NO_COMPILE", "1")
+    with pytest.raises(NotCompiledError, match="PYCUTLASS_NO_COMPILE is set"):
+        build_native(tmp_path / "operators.so")
