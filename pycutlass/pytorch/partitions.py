@@ -25,7 +25,8 @@ from pycutlass.pytorch.regions.writing import Written
 __all__ = ["Partition", "RegionModule", "partition", "report"]
 
 #: Where a graph module keeps what is to go with its copies.
-_REGIONS, _LEFT, _TRAINING, _OPTIONS = (f"pycutlass_{each}" for each in ("regions", "left", "training", "options"))
+_REGIONS, _LEFT, _TRAINING = "pycutlass_regions", "pycutlass_left", "pycutlass_training"
+_OPTIONS, _NAME = "pycutlass_options", "pycutlass_name"
 
 
 class RegionModule(nn.Module):
@@ -89,6 +90,11 @@ class Partition(GraphModule):
     def left(self) -> Mapping[str, str]:
         """Why each product that was left, and each neighbour that no kernel computes, is none of a region."""
         return MappingProxyType(self.meta.get(_LEFT, {}))
+
+    @property
+    def model_name(self) -> str:
+        """Class of the model."""
+        return str(self.meta.get(_NAME, "model"))
 
     @property
     def options(self) -> Options:
@@ -181,7 +187,8 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     found = found_in(module.graph, chosen, partial(_as_submodule, module))
     regions = _numbered(module, found.regions)
     made = Partition(module, module.graph)
-    made.meta.update({_REGIONS: regions, _LEFT: found.left, _TRAINING: is_training, _OPTIONS: chosen})
+    made.meta.update({_REGIONS: regions, _LEFT: found.left, _TRAINING: is_training})
+    made.meta.update({_OPTIONS: chosen, _NAME: type(model).__name__})
     nn.Module.train(made, is_training)
     return made
 

@@ -165,10 +165,4 @@ def explain(
     how: dict[str, Any] = {"is_here": here, "compile": compile, "database": database_of(chosen.database)}
     regions = tuple(facts_of(each, bound, gpu, **how) for each in made.regions)
     boxes = boxes_of(made.graph, {each.name: each for each in made.regions}, made.left)
-    return Explanation(_name_of(model), gpu, here, bound, regions, made.left, boxes)
-
-
-def _name_of(model: Any) -> str:
-    """Return what a model is called."""
-    module = getattr(model, "graph_module", model)
-    return str(getattr(module, "_get_name", lambda: type(module).__name__)())
+    return Explanation(made.model_name, gpu, here, bound, regions, made.left, boxes)
