@@ -11,10 +11,13 @@ import pytest
 import torch
 from partition_models import BasicBlock, Bottleneck, Counting, Function, GatedMlp, Tied, TransformerBlock
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from pycutlass import errors
-from pycutlass.pytorch import Options, Partition, partition
+from pycutlass.pytorch import Options, Partition, compiling, partition
+from pycutlass.pytorch.regions import gain
+from pycutlass.pytorch.regions.partitioner import found_in
 
 Tensor = torch.Tensor
 ALL = Options(min_gain=0)
@@ -436,6 +439,44 @@ def test_roundings_that_torch_does_otherwise_are_left() -> None:
     assert "float8" in "".join(made.left.values())
     made = taken(lambda x, w: torch.div(x @ w, 0.3, rounding_mode="floor"), some(4, 8), some(8, 8))
     assert "rounding_mode" in made.left["div"]
+
+
+# What is taken
+
+
+def test_by_default_what_is_predicted_to_gain_is_taken() -> None:
+    model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)).bfloat16().eval()
+    made = partition(model, some(2048, 512, dtype=torch.bfloat16), options={"sm": 90})
+    assert fused(made) == [("linear", "gelu")]
+    share = made.regions[0].gain
+    assert share is not None and 0.02 < share < 1 and f"{share:.0%} faster by prediction" in str(made)
+    assert "less is gained than min_gain=0.02" in made.left["linear_1"]
+    made = partition(model, some(2048, 512, dtype=torch.bfloat16), options={"sm": 90, "min_gain": 0.99})
+    assert not made.regions and set(made.left) == {"linear", "linear_1"}
+
+
+def test_a_compiler_that_joins_the_rest_leaves_less_to_gain() -> None:
+    program = make_fx(lambda x, w: torch.tanh(torch.relu(x @ w) * 2 + 1), tracing_mode="fake")
+    gains = []
+    for is_compiled in (False, True):
+        graph = program(some(1024, 512, dtype=torch.float16), some(512, 512, dtype=torch.float16)).graph
+        found = found_in(graph, Options(sm=90), compiling._inlined, is_compiled=is_compiled)
+        gains.append(found.regions[0].gain)
+    assert gains[0] > gains[1] > 0
+
+
+def test_what_no_kernel_takes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = Function(lambda x, w: torch.relu(x @ w)), (some(4, 8), some(8, 8))
+
+    def none(plan: Any, gpu: Any) -> float:
+        raise errors.ArgumentError(f"no kernel takes {plan!r}")
+
+    monkeypatch.setattr(gain._Matrices, "chosen", lambda self, plan, gpu: none(plan, gpu))
+    gain._predicted.cache_clear()
+    made = partition(model, inputs, options=ALL)
+    gain._predicted.cache_clear()
+    assert not made.regions and "no kernel takes <Gemm of 4x8x8" in made.left["matmul"]
+    compared(model, made, *inputs)
 
 
 # What it is as a module

@@ -97,7 +97,7 @@ def found_in(
             heapq.heappush(waiting, (length, place, node))
             continue
         found.regions.append(made.described)
-        reasons |= made.region.left
+        reasons |= {each: why for each, why in made.region.left.items() if not is_product(each)}
         order = Order(graph)
     still = set(order.nodes)
     left = {node: reason for node, reason in reasons.items() if node in still and _is_said(node)}
