@@ -15,7 +15,7 @@ from pycutlass.compiler.choice import check_target
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.correction import Correction
 
-__all__ = ["Constants", "constants_of", "present_or_named", "shipped"]
+__all__ = ["Constants", "constants_of", "present_or_named", "shipped", "usual_gpu"]
 
 #: The shipped files, in the order in which they are asked; of a capability that has several, the first is the usual
 #: GPU. What runs a model that none of them names takes the constants of its capability.
@@ -137,6 +137,13 @@ def present_or_named() -> device.Device:
         check_target(named, "PYCUTLASS_TARGET")
     capability = device.device_cc()
     return device.Device(0, "", capability, _nearest("", capability).sm_count)
+
+
+def usual_gpu(capability: int) -> device.Device:
+    """Return the usual GPU of a compute capability, which need not be here: the one whose constants are known."""
+    known = _nearest("", capability)
+    name = known.name if known.capability == capability else f"a GPU of compute capability {capability}"
+    return device.Device(0, name, capability, known.sm_count)
 
 
 def _nearest(name: str, capability: int) -> Constants:

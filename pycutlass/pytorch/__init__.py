@@ -14,11 +14,13 @@ from pycutlass.pytorch.casting import register_casts as _register_casts  # noqa:
 from pycutlass.pytorch.compiling import InductorPass, compile_graph  # noqa: E402
 from pycutlass.pytorch.compiling import register as _register_backend  # noqa: E402
 from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
+from pycutlass.pytorch.explained import Explanation, explain  # noqa: E402
 from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
 from pycutlass.pytorch.native import build_native, load_native  # noqa: E402
 from pycutlass.pytorch.options import Options  # noqa: E402
 from pycutlass.pytorch.partitions import Partition, partition  # noqa: E402
+from pycutlass.pytorch.tuned import ModelTuning, tune  # noqa: E402
 
 _register_batches()
 _register_casts()
@@ -27,9 +29,11 @@ _register_backend()
 __all__ = [
     "Conv2d",
     "Conversion",
+    "Explanation",
     "GroupedLinear",
     "InductorPass",
     "Linear",
+    "ModelTuning",
     "Options",
     "Partition",
     "SwiGLU",
@@ -38,6 +42,8 @@ __all__ = [
     "convert",
     "epilogue_handle",
     "epilogue_of",
+    "explain",
     "load_native",
     "partition",
+    "tune",
 ]

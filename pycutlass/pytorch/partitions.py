@@ -26,6 +26,7 @@ __all__ = ["Partition", "RegionModule", "partition", "report"]
 
 #: Where a graph module keeps what is to go with its copies.
 _REGIONS, _LEFT, _TRAINING = "pycutlass_regions", "pycutlass_left", "pycutlass_training"
+_OPTIONS, _NAME = "pycutlass_options", "pycutlass_name"
 
 
 class RegionModule(nn.Module):
@@ -89,6 +90,17 @@ class Partition(GraphModule):
     def left(self) -> Mapping[str, str]:
         """Why each product that was left, and each neighbour that no kernel computes, is none of a region."""
         return MappingProxyType(self.meta.get(_LEFT, {}))
+
+    @property
+    def model_name(self) -> str:
+        """Class of the model."""
+        return str(self.meta.get(_NAME, "model"))
+
+    @property
+    def options(self) -> Options:
+        """What it was partitioned with."""
+        options: Options = self.meta.get(_OPTIONS) or Options()
+        return options
 
     @property
     def counts(self) -> dict[str, int]:
@@ -176,6 +188,7 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     regions = _numbered(module, found.regions)
     made = Partition(module, module.graph)
     made.meta.update({_REGIONS: regions, _LEFT: found.left, _TRAINING: is_training})
+    made.meta.update({_OPTIONS: chosen, _NAME: type(model).__name__})
     nn.Module.train(made, is_training)
     return made
 

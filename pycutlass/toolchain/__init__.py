@@ -5,7 +5,27 @@
 Read ``compilers`` first; ``processes`` is how they are run.
 """
 
-from pycutlass.toolchain.compilers import Compiler, HostCompiler, Nvcc, Nvrtc, Product, reproduce
+from pycutlass.toolchain.compilers import (
+    Compiler,
+    HostCompiler,
+    Nvcc,
+    Nvrtc,
+    Product,
+    PtxOfNvcc,
+    PtxOfNvrtc,
+    reproduce,
+)
 from pycutlass.toolchain.processes import Processes, StoppedError
 
-__all__ = ["Compiler", "HostCompiler", "Nvcc", "Nvrtc", "Processes", "Product", "StoppedError", "reproduce"]
+__all__ = [
+    "Compiler",
+    "HostCompiler",
+    "Nvcc",
+    "Nvrtc",
+    "Processes",
+    "Product",
+    "PtxOfNvcc",
+    "PtxOfNvrtc",
+    "StoppedError",
+    "reproduce",
+]

@@ -48,7 +48,7 @@ from pycutlass.toolkit import (
     without_memo,
 )
 
-__all__ = ["Compiler", "HostCompiler", "Nvcc", "Nvrtc", "Product", "reproduce"]
+__all__ = ["Compiler", "HostCompiler", "Nvcc", "Nvrtc", "Product", "PtxOfNvcc", "PtxOfNvrtc", "reproduce"]
 
 _GIB = 1 << 30
 _NVRTC_MAIN = Path(__file__).resolve().parents[1] / "nvrtc_main.py"
@@ -268,6 +268,23 @@ class Nvrtc(Compiler):
     def _collect(self, folder: Path) -> bytes:
         ptx = (folder / "kernel.ptx").read_text(encoding="utf-8", errors="replace")
         return cubin.drop_symbols(super()._collect(folder), cubin.unused_variables(ptx))
+
+
+class PtxOfNvcc(Nvcc):
+    """The device side by nvcc as PTX, for people to read: what assemblers make machine code of."""
+
+    output = "kernel.ptx"
+
+    def flags(self, target: str) -> tuple[str, ...]:
+        """Return the flags of the kernel, but for what is said to the assembler."""
+        return tuple("-ptx" if each == "-cubin" else each for each in super().flags(target) if "-Xptxas" not in each)
+
+
+class PtxOfNvrtc(Nvrtc):
+    """The device side by NVRTC as PTX, which it leaves beside each cubin."""
+
+    def _collect(self, folder: Path) -> bytes:
+        return (folder / "kernel.ptx").read_bytes()
 
 
 class HostCompiler(Compiler):

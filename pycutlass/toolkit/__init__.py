@@ -6,7 +6,7 @@ where a memo remembers the answer, and no library is loaded or imported.
 """
 
 from pycutlass.toolkit.diagnostics import Finding, findings, safely
-from pycutlass.toolkit.disassembly import instruction_mix
+from pycutlass.toolkit.disassembly import disassembled, instruction_mix
 from pycutlass.toolkit.files import (
     Answer,
     Memo,
@@ -48,6 +48,7 @@ __all__ = [
     "bindings_directory",
     "compiler_options",
     "cuda_release",
+    "disassembled",
     "file_fingerprint",
     "find_cutlass",
     "find_host_compiler",

@@ -10,7 +10,7 @@ from pycutlass.toolkit.files import Memo, run_quietly, without_memo
 from pycutlass.toolkit.find import find_tool
 from pycutlass.toolkit.scratch import scratch_directory
 
-__all__ = ["instruction_mix"]
+__all__ = ["disassembled", "instruction_mix"]
 
 _TOOLS = {"nvdisasm": ("-c",), "cuobjdump": ("-sass",)}
 # "/*0010*/  @!P0 LDG.E R2, ..." of either tool; what follows the first dot is a variant of the instruction.
@@ -19,6 +19,17 @@ _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]
 
 def instruction_mix(cubin: bytes, memo: Memo = without_memo) -> Counter[str]:
     """Return how often each machine instruction occurs in `cubin`.
+
+    Raises
+    ------
+    ToolkitError
+        If there is no disassembler, or if it does not take the cubin.
+    """
+    return Counter(_INSTRUCTION.findall(disassembled(cubin, memo)))
+
+
+def disassembled(cubin: bytes, memo: Memo = without_memo) -> str:
+    """Return the machine code of `cubin` as text.
 
     Raises
     ------
@@ -41,4 +52,4 @@ def instruction_mix(cubin: bytes, memo: Memo = without_memo) -> Counter[str]:
             raise ToolkitError(
                 f"a cubin cannot be written for {program.name}: {error}. Set TMPDIR before Python starts."
             ) from error
-        return Counter(_INSTRUCTION.findall(run_quietly([str(program), *options, str(path)])))
+        return run_quietly([str(program), *options, str(path)])

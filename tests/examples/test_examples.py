@@ -191,7 +191,13 @@ def run(command, tmp_path, variables):
     return subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / script, *options],
         cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path), **variables},
+        # torch makes the directory of its compiler's cache when it is imported, in TMPDIR unless one is named.
+        env={
+            **os.environ,
+            "TMPDIR": str(tmp_path),
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path.parent / "inductor"),
+            **variables,
+        },
         capture_output=True,
         text=True,
         timeout=900,

@@ -1,0 +1,184 @@
+"""The plan of a region: which kernels compute it, as its operator plans it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import Graph
+
+from pycutlass import device
+from pycutlass.calls import shown, suggestion
+from pycutlass.device import Device
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError
+from pycutlass.integers import as_int
+from pycutlass.plan.constants import present_or_named, usual_gpu
+from pycutlass.plan.conv2d import Conv2d
+from pycutlass.plan.conv_call import precision_of as precision_of_images
+from pycutlass.plan.gemm import Gemm
+from pycutlass.plan.shortcut import precision_of
+from pycutlass.pytorch.handles import epilogue_handle, fused
+from pycutlass.pytorch.regions.products import value_of
+from pycutlass.pytorch.regions.region import Region, TensorForm, evaluated
+from pycutlass.trials import Database
+
+__all__ = ["database_of", "gpu_of", "inputs_of", "is_here", "plan_of", "sizes_of"]
+
+_USUAL = 90  # the capability that is meant where there is no GPU and nothing says which
+_UNBOUND = 1024  # of a symbol whose range has no end, and of which nothing else is known
+
+
+def plan_of(region: Region, sizes: Mapping[str, int]) -> Gemm | Conv2d:
+    """Return the plan of a region's kernel, as the operator of the region makes it of packed tensors.
+
+    Parameters
+    ----------
+    region : Region
+        Of a partition.
+    sizes : mapping
+        A number for each symbol of its extents.
+
+    Raises
+    ------
+    ArgumentError
+        A symbol without a number, or a region that no kernel takes at this size.
+    """
+    problem = region.problem.bound(**{name: sizes[name] for name in region.problem.symbols if name in sizes})
+    a, b = _tensor(problem.a), _tensor(problem.b)
+    types = {each.name: getattr(torch, each.dtype) for each in region.outputs}
+    made = fused(epilogue_handle(region.function, **types), a.dtype)
+    tensors = {each.name: _beside(each.dtype) for each in region.inputs if each.form != "scalar"}
+    scalars = {each.name: 1.0 for each in region.inputs if each.form == "scalar"}
+    options: dict[str, Any] = {
+        "epilogue": made.epilogue(tensors),
+        "epilogue_inputs": {**tensors, **scalars} or None,
+        "out_dtype": made.output.dtype,
+    }
+    if problem.kind == "conv2d":
+        geometry: dict[str, Any] = {name: getattr(problem, name) for name in ("stride", "padding", "dilation")}
+        precision = precision_of_images(None, a)
+        return Conv2d(a, b, groups=problem.groups, precision=precision, **geometry, **options)
+    if problem.kind == "bmm" and a.shape[0] == 1:  # of a batch of one, the operator takes the matrix out
+        a, b = a[0], b[0]
+    return Gemm(a, b, precision=precision_of(a), **options)
+
+
+def _tensor(form: TensorForm) -> torch.Tensor:
+    """Return a packed tensor without memory."""
+    spec = form.spec()
+    return torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, form.dtype), device="meta")
+
+
+def _beside(dtype: str) -> torch.Tensor:
+    """Return a tensor of the type that the operator hands to its kernel: conditions are bytes there."""
+    return torch.empty(0, dtype=torch.uint8 if dtype == "bool" else getattr(torch, dtype), device="meta")
+
+
+def gpu_of(sm: int | None) -> Device:
+    """Return the GPU that kernels are chosen for: the current one, else the usual one of a compute capability.
+
+    Parameters
+    ----------
+    sm : int, optional
+        The compute capability. Default: that of the current GPU, or of ``PYCUTLASS_TARGET``, else 90.
+    """
+    if sm is not None:
+        return device.describe(device.current()) if is_here(sm) else usual_gpu(sm)
+    try:
+        found = present_or_named()
+    except DeviceError:
+        return usual_gpu(_USUAL)
+    return found if found.name else usual_gpu(found.compute_capability)
+
+
+def database_of(given: Any) -> Database | None:
+    """Return the database that options name; None for that of the user, where plans look.
+
+    Raises
+    ------
+    ArgumentTypeError
+        It is neither a path nor a database.
+    """
+    if given is None or isinstance(given, Database):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return Database(given)
+    raise ArgumentTypeError(f"database must be a path or a pycutlass.trials.Database, got {shown(given)}")
+
+
+def is_here(sm: int | None) -> bool:
+    """Return whether there is a GPU, of this compute capability where one is named."""
+    if not device.available():
+        return False
+    return sm is None or device.describe(device.current()).compute_capability == sm
+
+
+def sizes_of(graph: Graph, regions: Iterable[Region], given: Any) -> dict[str, int]:
+    """Return a number for each symbol: the given one, else that of the example inputs, else the end of its range.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A name that is no symbol's, or a number outside of its range.
+    """
+    ranges = {name: (low, high) for each in regions for name, low, high in each.problem.ranges}
+    known = _hints(graph)
+    sizes = {name: known.get(name, high or max(low, _UNBOUND)) for name, (low, high) in ranges.items()}
+    if given is None:
+        return sizes
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(f"sizes must be a dict of symbols, {{'s0': 64}}, got {type(given).__name__}")
+    for name, value in given.items():
+        if name not in ranges:
+            there = f"there are {', '.join(ranges)}" if ranges else "no extent of the model changes"
+            raise ArgumentError(f"sizes has {name!r}, which is no symbol: {there}.{suggestion(str(name), ranges)}")
+        number, (low, high) = as_int(value), ranges[name]
+        if number is None:
+            raise ArgumentTypeError(f"sizes[{name!r}] must be an integer, got {value!r}")
+        if number < max(low, 1) or (high is not None and number > high):
+            end = "" if high is None else f" and at most {high}"
+            raise ArgumentError(f"sizes[{name!r}] must be at least {max(low, 1)}{end}, got {number}")
+        sizes[name] = number
+    return sizes
+
+
+def _hints(graph: Graph) -> dict[str, int]:
+    """Return what symbols were when the model was captured."""
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        value = value_of(node)
+        extents = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for each in extents:
+            if isinstance(each, torch.SymInt) and each.node.expr.is_Symbol and each.node.has_hint():
+                found.setdefault(str(each.node.expr), int(each.node.hint))
+    return found
+
+
+def inputs_of(graph: Graph, sizes: Mapping[str, int], device: str) -> tuple[Any, ...]:
+    """Return tensors and numbers such as the placeholders of a graph stand for, with values like those of layers.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of a region.
+    sizes : mapping
+        A number for each symbol.
+    device : str
+        Where tensors are.
+    """
+    return tuple(_input(value_of(node), sizes, device) for node in graph.nodes if node.op == "placeholder")
+
+
+def _input(value: Any, sizes: Mapping[str, int], device: str) -> Any:
+    def number(extent: Any) -> int:
+        return extent if isinstance(extent, int) else evaluated(str(extent.node.expr), sizes)
+
+    if not isinstance(value, torch.Tensor):
+        return number(value) if isinstance(value, int | torch.SymInt) else 1.0
+    shape, strides = map(number, value.shape), map(number, value.stride())
+    made = torch.empty_strided(tuple(shape), tuple(strides), dtype=value.dtype, device=device)
+    if value.dtype.is_floating_point and value.dtype.itemsize > 1:
+        return made.normal_()
+    return made.copy_(torch.randint(0, 2, made.shape, device=device).to(value.dtype))
