@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -569,6 +570,17 @@ def test_exported_programs() -> None:
     made = partition(program, options=ALL)
     compared(model, made, some(4, 8))
     assert made.counts == {"mm": 1}
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of torch about torch
+def test_partitions_are_exported(tmp_path: Path) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)).eval(), some(4, 8)
+    made = partition(model, x, options=ALL)
+    with torch.no_grad():
+        torch.export.save(torch.export.export(made, (x,)), tmp_path / "model.pt2")
+        program = torch.export.load(tmp_path / "model.pt2")
+    assert sum(node.target is torch.ops.pycutlass.fused_mm.default for node in program.graph.nodes) == 2
+    compared(model, program.module(), x)
 
 
 def test_equal_regions_have_equal_functions() -> None:
