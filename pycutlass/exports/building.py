@@ -17,7 +17,7 @@ from pycutlass.operation import Operation
 from pycutlass.toolkit import find_host_compiler, own_include
 from pycutlass.toolkit.files import on_path
 
-__all__ = ["RUNTIME", "C", "artifacts_of", "images", "include_flags", "link"]
+__all__ = ["RUNTIME", "SOURCES", "artifacts_of", "images", "include_flags", "link"]
 
 #: Where the C is that programs and libraries are made of.
 SOURCES = Path(__file__).parent / "c"
@@ -49,10 +49,10 @@ def images(files: Sequence[tuple[str, str]], manifest: str) -> str:
 
 def _included(symbol: str, file: str, *, is_hidden: bool = True) -> str:
     """Return assembly that has the bytes of a file, and a zero behind them, at a symbol."""
-    hidden = f".hidden {symbol}\\n" if is_hidden else ""
+    hidden = f".hidden {symbol}\\n.globl {symbol}_end\\n.hidden {symbol}_end\\n" if is_hidden else ""
     return (
         f'    ".section .rodata\\n.balign 64\\n.globl {symbol}\\n{hidden}.type {symbol}, @object\\n{symbol}:\\n"\n'
-        f'    ".incbin \\"{file}\\"\\n.byte 0\\n.size {symbol}, . - {symbol}\\n.previous\\n"'
+        f'    ".incbin \\"{file}\\"\\n{symbol}_end:\\n.byte 0\\n.size {symbol}, . - {symbol}\\n.previous\\n"'
     )
 
 

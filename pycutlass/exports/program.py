@@ -15,7 +15,7 @@ from pycutlass.cache.bundle import write_bundle
 from pycutlass.cache.files import as_path, written_whole
 from pycutlass.calls import public, shown, suggestion
 from pycutlass.errors import ArgumentError, CacheError
-from pycutlass.exports.building import SOURCES, artifacts_of, images
+from pycutlass.exports.building import RUNTIME, SOURCES, artifacts_of, images
 from pycutlass.exports.described import Described
 from pycutlass.exports.library import described, manifest_of
 from pycutlass.exports.reference import reference
@@ -26,9 +26,15 @@ from pycutlass.toolkit import find_cutlass, own_include
 __all__ = ["FORMATS", "export"]
 
 FORMATS = ("cpp", "cubin", "bundle")
-#: What both programs have, and what each has beside it.
-_COMMON = ("library.c", "record.c", "tensors.c", "message.c", "main.c", "loop.c")
-_HEADERS = ("library.h", "kernel.h", "driver.h", "memory.h", "loop.h", "numbers.h", "functions.h")
+#: What a program has beside what every library has.
+_PROGRAM = (
+    *("main.c", "loop.c", "memory.c"),
+    *("library.h", "kernel.h", "driver.h", "memory.h", "loop.h", "numbers.h", "functions.h"),
+)
+_CUBIN = {"Makefile": "cubin.mk", "README.txt": "cubin.txt"}
+_CPP = {"Makefile": "cpp.mk", "README.txt": "cpp.txt", "CMakeLists.txt": "cpp.cmake"}
+#: As pycutlass/toolchain/compilers.py has host sides compiled.
+_HOST = "-std=c++17 -DNDEBUG -O1 -shared -fPIC -fvisibility=hidden -fno-gnu-unique -Wl,--gc-sections -fpermissive -w"
 _OWN = re.compile(r'^#include "(pycutlass/\w+\.h)".*\n', re.MULTILINE)
 
 
@@ -85,8 +91,7 @@ def export(
     checks = reference(made)  # which refuses what it cannot check, before anything is compiled
     artifacts = artifacts_of([made], target)
     files = _cpp(made, artifacts) if format == "cpp" else _cubin(made, artifacts)
-    folder = "" if format == "cpp" else "kernels/"
-    files[f"{folder}reference.c"] = checks.encode()
+    files["kernels/reference.c"] = checks.encode()
     _write(written, files)
 
 
@@ -97,85 +102,55 @@ def _compiled(plan: Any, target: str | None) -> list[Artifact]:
     return list({artifact.key: artifact for artifact in compiler.add_module(operations, target=target)}.values())
 
 
+def _common(plan: Described, artifacts: Mapping[Operation, Artifact], *, is_built_there: bool) -> dict[str, bytes]:
+    """Return the files that both programs have: what runs kernels, and the list of these."""
+    files = {f"kernels/{name}": _own(name) for name in (*RUNTIME, *_PROGRAM)}
+    files["kernels/pycutlass/abi.h"] = (own_include() / "pycutlass" / "abi.h").read_bytes()
+    files["kernels/plans.c"] = tables([plan], artifacts, is_built_there=is_built_there).encode()
+    names = [
+        (f"kernels/kernel_{number}.cubin", f"kernels/kernel_{number}.so") for number in range(len(_each(artifacts)))
+    ]
+    files["kernels/images.c"] = images(names, "kernels/manifest.json").encode()
+    manifest = manifest_of([plan], artifacts)
+    if is_built_there:  # of other compilers, perhaps
+        manifest["kernels"] = [{"name": each.name, "target": each.target} for each in _each(artifacts)]
+    files["kernels/manifest.json"] = json.dumps(manifest, sort_keys=True, indent=1).encode()
+    return files
+
+
 def _cubin(plan: Described, artifacts: Mapping[Operation, Artifact]) -> dict[str, bytes]:
     """Return the files of a program that has kernels as they were compiled."""
-    files = {f"kernels/{name}": _own(name) for name in (*_COMMON, *_HEADERS, "driver.c", "kernel.c", "memory.c")}
-    files["kernels/pycutlass/abi.h"] = (own_include() / "pycutlass" / "abi.h").read_bytes()
-    files["kernels/plans.c"] = tables([plan], artifacts).encode()
-    each = list({artifact.key: artifact for artifact in artifacts.values()}.values())
-    names = [(f"kernels/kernel_{number}.cubin", f"kernels/kernel_{number}.so") for number in range(len(each))]
-    files["kernels/images.c"] = images(names, "kernels/manifest.json").encode()
-    for (cubin, host), artifact in zip(names, each, strict=True):
-        files |= {cubin: artifact.cubin, host: artifact.host}
-    files["kernels/manifest.json"] = json.dumps(manifest_of([plan], artifacts), sort_keys=True, indent=1).encode()
-    return files | {"Makefile": _own("cubin.mk"), "README.txt": _filled("cubin.txt", plan, artifacts)}
+    files = _common(plan, artifacts, is_built_there=False)
+    for number, artifact in enumerate(_each(artifacts)):
+        files |= {f"kernels/kernel_{number}.cubin": artifact.cubin, f"kernels/kernel_{number}.so": artifact.host}
+    return files | {name: _filled(template, plan, artifacts) for name, template in _CUBIN.items()}
 
 
 def _cpp(plan: Described, artifacts: Mapping[Operation, Artifact]) -> dict[str, bytes]:
     """Return the files of a program that has kernels as C++."""
-    files = {name: _own(name) for name in (*_COMMON, *_HEADERS, "device.cu", "compiled.h")}
-    files["pycutlass/abi.h"] = (own_include() / "pycutlass" / "abi.h").read_bytes()
-    each = list({artifact.key: artifact for artifact in artifacts.values()}.values())
+    files = _common(plan, artifacts, is_built_there=True)
+    numbers = {artifact.key: number for number, artifact in enumerate(_each(artifacts))}
     for operation, artifact in artifacts.items():
-        number = [one.key for one in each].index(artifact.key)
-        source = operation.source()
-        files[f"kernel_{number}.cuh"] = _inlined(source.text).encode()
-        files[f"kernel_{number}.cu"] = _device_side(number, source.name).encode()
-        host = _own("kernel_host.cpp").decode()
-        numbered = host.replace("KERNEL_TEXT", f'"kernel_{number}.cuh"').replace("KERNEL_HOST", str(number))
-        files[f"kernel_{number}_host.cpp"] = numbered.encode()
-    files["kernels.cu"] = _listed(len(each)).encode()
-    manifest = json.dumps(manifest_of([plan], artifacts), sort_keys=True, indent=1)
-    files["plans.c"] = (tables([plan], artifacts, is_compiled=True) + _as_text(manifest)).encode()
-    return files | {
-        "CMakeLists.txt": _filled("cpp.cmake", plan, artifacts),
-        "README.txt": _filled("cpp.txt", plan, artifacts),
-    }
+        files[f"kernels/kernel_{numbers[artifact.key]}.cuh"] = _inlined(operation.source().text).encode()
+    return files | {name: _filled(template, plan, artifacts) for name, template in _CPP.items()}
 
 
-def _inlined(text: str, seen: set[str] | None = None) -> str:
+def _each(artifacts: Mapping[Operation, Artifact]) -> list[Artifact]:
+    return list({artifact.key: artifact for artifact in artifacts.values()}.values())
+
+
+def _inlined(text: str, known: set[str] | None = None) -> str:
     """Return C++ with PyCUTLASS's headers in the place of what includes them, each once."""
-    known: set[str] = {"pycutlass/abi.h"} if seen is None else seen
+    seen = set() if known is None else known
 
     def header(found: re.Match[str]) -> str:
         name = found[1]
-        if name == "pycutlass/abi.h":
-            return found[0]
-        if name in known:
+        if name in seen:
             return ""
-        known.add(name)
-        return _inlined((own_include() / name).read_text().replace("#pragma once\n", ""), known)
+        seen.add(name)
+        return _inlined((own_include() / name).read_text().replace("#pragma once\n", ""), seen)
 
-    return _OWN.sub(header, text if seen is not None else f"#pragma once\n{text}")
-
-
-def _device_side(number: int, name: str) -> str:
-    return (
-        f'#include "kernel_{number}.cuh"\n\n'
-        f"void const* kernel_{number}_function() {{ return reinterpret_cast<void const*>(&{name}); }}\n"
-    )
-
-
-def _listed(count: int) -> str:
-    """Return the list of kernels that device.cu reads."""
-    lines = ['#include "kernel.h"', "", 'extern "C" {']
-    for number in range(count):
-        lines += [
-            f"int kernel_{number}_describe(pycutlass_kernel_info*);",
-            f"uint32_t kernel_{number}_describe_epilogue(pycutlass_epilogue_field*, uint32_t);",
-            f"int kernel_{number}_plan(void const*, void*, pycutlass_plan_result*);",
-            f"void kernel_{number}_bind(pycutlass_driver const*);",
-        ]
-    lines += ["}", *(f"void const* kernel_{number}_function();" for number in range(count)), ""]
-    lines += ['#include "compiled.h"', "", "compiled_kernel const compiled_kernels[] = {"]
-    parts = ("function", "describe", "describe_epilogue", "plan", "bind")
-    lines += [f"    {{{', '.join(f'kernel_{number}_{part}' for part in parts)}}}," for number in range(count)]
-    return "\n".join([*lines, "};", ""])
-
-
-def _as_text(manifest: str) -> str:
-    lines = "\n".join(f"    {json.dumps(line + chr(10))}" for line in manifest.splitlines())
-    return f"\nchar const pycutlass_library_manifest[] =\n{lines};\n"
+    return _OWN.sub(header, text)
 
 
 def _own(name: str) -> bytes:
@@ -183,16 +158,23 @@ def _own(name: str) -> bytes:
 
 
 def _filled(name: str, plan: Described, artifacts: Mapping[Operation, Artifact]) -> bytes:
-    """Return a template with what it says of the kernel."""
+    """Return a template with what it says of the kernel, and how it is compiled."""
     targets = sorted({artifact.target for artifact in artifacts.values()})
-    newest = targets[-1]
-    flags = f"-std=c++17 -O2 -DNDEBUG -arch={newest} --expt-relaxed-constexpr -diag-suppress=177"
+    device = f"-cubin -std=c++17 -DNDEBUG -arch={targets[-1]} --expt-relaxed-constexpr -diag-suppress=177"
+    lines = []
+    for number in range(len(_each(artifacts))):
+        kernel = f"kernels/kernel_{number}"
+        lines += [
+            f"    $CUDA/bin/nvcc {device} -I$CUTLASS/include -x cu -o {kernel}.cubin {kernel}.cuh",
+            f"    g++ {_HOST} -I$CUTLASS/include -I$CUDA/include -I$CUDA/include/cccl -x c++ -o {kernel}.so {kernel}.cuh",
+        ]
     values = {
         "NAME": plan.kernels[0].procedural_name(),
         "WHAT": plan.what,
         "TARGET": ", ".join(targets),
-        "FLAGS": flags,
-        "ARCHITECTURE": newest.removeprefix("sm_") + "-real",
+        "DEVICE": device,
+        "HOST": _HOST,
+        "COMMANDS": "\n".join(lines),
         "CUTLASS": find_cutlass().version if name.startswith("cpp") else "",
     }
     text = _own(name).decode()

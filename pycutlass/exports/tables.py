@@ -20,7 +20,7 @@ _NOTHING = "0"
 Stored = Mapping[Operation, Artifact]
 
 
-def tables(plans: Sequence[Described], stored: Stored, name: str = "", *, is_compiled: bool = False) -> str:
+def tables(plans: Sequence[Described], stored: Stored, name: str = "", *, is_built_there: bool = False) -> str:
     """Return plans.c.
 
     Parameters
@@ -31,22 +31,26 @@ def tables(plans: Sequence[Described], stored: Stored, name: str = "", *, is_com
         The artifacts of their kernels.
     name : str
         Of the function that returns the library; none where it is empty.
-    is_compiled : bool
-        Whether kernels are compiled into the program, which has no images of them then.
+    is_built_there : bool
+        Whether whoever builds the program compiles its kernels, whose digests are not known then.
     """
     artifacts = list({artifact.key: artifact for artifact in stored.values()}.values())
     number_of = {artifact.key: number for number, artifact in enumerate(artifacts)}
     numbers = {operation: number_of[artifact.key] for operation, artifact in stored.items()}
     targets = [_target(plan, stored) for plan in plans]
     lines = ["// What kernel.h declares, written by PyCUTLASS.", '#include "kernel.h"', ""]
-    for number in range(0 if is_compiled else len(artifacts)):
-        lines += [f"extern unsigned char const kernel_{number}_cubin[], kernel_{number}_host[];"]
+    for number in range(len(artifacts)):
+        lines += [
+            f"extern unsigned char const kernel_{number}_cubin[], kernel_{number}_cubin_end[];",
+            f"extern unsigned char const kernel_{number}_host[], kernel_{number}_host_end[];",
+        ]
     lines += ["", "stored_kernel const stored_kernels[] = {"]
     for number, artifact in enumerate(artifacts):
-        cubin, host = zlib.crc32(artifact.cubin), zlib.crc32(artifact.host)
-        images = f"kernel_{number}_cubin, kernel_{number}_host, {len(artifact.cubin)}, {len(artifact.host)}"
-        sides = "0, 0, 0, 0, 0, 0" if is_compiled else f"{images}, {cubin:#x}u, {host:#x}u"
-        lines += [f"    {{{_text(artifact.name)}, {_text(artifact.target)}, {sides}}},"]
+        digests = (0, 0) if is_built_there else (zlib.crc32(artifact.cubin), zlib.crc32(artifact.host))
+        sides = ", ".join(f"kernel_{number}_{side}, kernel_{number}_{side}_end" for side in ("cubin", "host"))
+        lines.append(
+            f"    {{{_text(artifact.name)}, {_text(artifact.target)}, {sides}, {digests[0]:#x}u, {digests[1]:#x}u}},"
+        )
     lines += ["};", f"uint32_t const stored_kernel_count = {len(artifacts)};", ""]
     for number, plan in enumerate(plans):
         lines += _plan(number, plan, numbers)

@@ -84,10 +84,10 @@ static uint32_t digest_of(unsigned char const* bytes, uint64_t count) {
   return ~digest;
 }
 
-static int check_digest(stored_kernel const* stored, char const* side, unsigned char const* bytes, uint64_t count,
-                        uint32_t expected) {
-  uint32_t const digest = digest_of(bytes, count);
-  if (digest == expected) return PYCUTLASS_SUCCESS;
+static int check_digest(stored_kernel const* stored, char const* side, unsigned char const* begin,
+                        unsigned char const* end, uint32_t expected) {
+  uint32_t const digest = digest_of(begin, (uint64_t)(end - begin));
+  if (!expected || digest == expected) return PYCUTLASS_SUCCESS;
   return refuse(PYCUTLASS_DAMAGED,
                 "the %s of kernel %s was changed: its digest is %08x and should be %08x. Write it again, or copy it "
                 "again.",
@@ -116,9 +116,9 @@ static void* open_image(unsigned char const* image, uint64_t bytes) {
 static int load_host(loaded_kernel* kernel) {
   static pycutlass_driver const functions = {host_get_device, host_get_attribute, host_get_entry_point};
   stored_kernel const* const stored = kernel->stored;
-  int const changed = check_digest(stored, "host side", stored->host, stored->host_bytes, stored->host_digest);
+  int const changed = check_digest(stored, "host side", stored->host, stored->host_end, stored->host_digest);
   if (changed) return changed;
-  kernel->host = open_image(stored->host, stored->host_bytes);
+  kernel->host = open_image(stored->host, (uint64_t)(stored->host_end - stored->host));
   if (!kernel->host) {
     char const* const why = dlerror();
     return refuse(PYCUTLASS_DAMAGED, "the host side of kernel %s cannot be loaded: %s", stored->name,
@@ -196,7 +196,7 @@ static int load_device(loaded_kernel* kernel) {
   stored_kernel const* const stored = kernel->stored;
   pycutlass_kernel_info const* const info = &kernel->info;
   int failed = check_target(stored, kernel->device);
-  if (!failed) failed = check_digest(stored, "cubin", stored->cubin, stored->cubin_bytes, stored->cubin_digest);
+  if (!failed) failed = check_digest(stored, "cubin", stored->cubin, stored->cubin_end, stored->cubin_digest);
   if (failed) return failed;
   DRV_CALL(library_load_data, (&kernel->library, stored->cubin, NULL, NULL, 0, NULL, NULL, 0));
   drv_kernel found = NULL;

@@ -15,9 +15,9 @@ extern "C" {
 typedef struct {
   char const* name;    // of the kernel in the cubin
   char const* target;  // such as sm_90a
-  unsigned char const *cubin, *host;
-  uint64_t cubin_bytes, host_bytes;
-  uint32_t cubin_digest, host_digest;  // CRC-32: damage is found; it makes no stranger's library safe
+  unsigned char const *cubin, *cubin_end, *host, *host_end;
+  uint32_t cubin_digest,
+      host_digest;  // CRC-32, 0 where it is not known: damage is found; no stranger's library is safe
 } stored_kernel;
 
 typedef enum { FAMILY_GEMM, FAMILY_CONV2D, FAMILY_GROUP } kernel_family;

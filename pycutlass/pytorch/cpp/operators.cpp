@@ -22,6 +22,7 @@
 // Of builds of torch with CUDA, and of the runtime that they load; others lack them, and have no tensors that come so
 // far.
 extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
+extern "C" __attribute__((weak)) int cudaGetDevice(int* device);
 extern "C" __attribute__((weak)) int cudaSetDevice(int device);
 
 namespace {
@@ -180,7 +181,8 @@ void run(std::string path, std::string name, std::vector<Tensor> read, std::vect
 #ifndef PYCUTLASS_HOST_TENSORS
   torch::stable::accelerator::DeviceGuard guard(device);
   use_context_of(device);
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &launch.stream));
+  STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream(device, &launch.stream) == TORCH_SUCCESS,
+                  "torch has no current stream of GPU ", device);
 #endif
   check(library, library->workspace_size(number, &launch, &launch.workspace_bytes), path);
   Tensor workspace;  // whose memory torch hands to work that is behind the launch on the same stream
@@ -196,7 +198,9 @@ void run(std::string path, std::string name, std::vector<Tensor> read, std::vect
 void load(std::string path, std::string name) {
   pycutlass_library const* library = library_of(path);
 #ifndef PYCUTLASS_HOST_TENSORS
-  if (aoti_torch_get_current_cuda_stream) use_context_of(torch::stable::accelerator::getCurrentDeviceIndex());
+  int device = 0, code = cudaGetDevice ? cudaGetDevice(&device) : 0;
+  STD_TORCH_CHECK(code == 0, "no GPU can be used: cudaGetDevice returned ", code);
+  if (cudaGetDevice) use_context_of(device);
 #endif
   check(library, library->load(plan_of(library, path, name)), path);
 }
