@@ -33,6 +33,7 @@ BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
 ]
 #: What no region takes, so that it ends there.
 BREAKING: list[Callable[[Tensor], Tensor]] = [
+    *(lambda x: x * x.mean(), lambda x: x + x.amax(0), lambda x: x - x.sum(-2, keepdim=True) * 0.1),
     *(lambda x: torch.softmax(x, -1), lambda x: x - x.mean(-1, keepdim=True), lambda x: x.flip(0)),
     *(lambda x: x.cumsum(0) * 0.2, lambda x: x.mT.contiguous().mT, lambda x: x + x.sum()),
 ]

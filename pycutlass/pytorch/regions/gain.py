@@ -28,6 +28,7 @@ from pycutlass.pytorch.regions.extents import hint_of, tensor_form
 from pycutlass.pytorch.regions.growth import Grown
 from pycutlass.pytorch.regions.members import is_view, tensors_of
 from pycutlass.pytorch.regions.products import value_of
+from pycutlass.pytorch.regions.reductions import is_reduction
 from pycutlass.pytorch.regions.tracing import Epilogue
 from pycutlass.spec import TensorSpec
 from pycutlass.types import element
@@ -35,6 +36,8 @@ from pycutlass.types import element
 __all__ = ["Gain", "gain_of", "planned_for"]
 
 _USUAL = 90  # the compute capability that is planned for on a machine without a GPU
+#: What reducing an element takes, as steps of K: by what kernels with statistics of rows were measured to take.
+_REDUCING = 300
 _LAUNCH = 2.0  # microseconds from the end of a kernel to the next, at the least
 
 
@@ -78,7 +81,7 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
     """Return whether there are kernels for a region, and what is predicted of them where a compiler joins the rest."""
     gpu, product = planned_for(options.sm), region.product
     a, b = value_of(product.a), value_of(product.b)
-    types = tuple((name, element(value_of(node).dtype).tag) for name, node in epilogue.outputs)
+    types = tuple((name, element(dtype).tag) for name, dtype in epilogue.types.items())
     if product.kind == "conv2d":
         problem: Any = _Images(_pixels(a), _pixels(b), tuple(product.geometry.items()), precision_of_images(None, a))
     else:
@@ -89,7 +92,17 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
     if refusal or len(region.members) == 1 or not options.min_gain:
         return Gain(refusal, fused, fused)
     alone = _predicted(problem, None, types[:1], gpu)[1]
+    count = sum(map(is_reduction, region.members))
+    fused += count * _REDUCING * alone / max(1, _depth(region))
     return Gain("", fused, alone + _of_others(region, gpu, is_compiled))
+
+
+def _depth(region: Grown) -> int:
+    """Return how many products each element of the result sums up."""
+    product = region.product
+    if product.kind == "conv2d":
+        return math.prod(map(hint_of, value_of(product.b).shape[1:]))
+    return hint_of(value_of(product.a).shape[-1])
 
 
 def _spec(value: torch.Tensor) -> TensorSpec:

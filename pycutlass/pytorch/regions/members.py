@@ -15,6 +15,7 @@ from pycutlass.errors import PyCutlassError
 from pycutlass.pytorch.regions.extents import form_of, is_whole, same, without_ones
 from pycutlass.pytorch.regions.pointwise import POINTWISE, UnfusedError, name_of
 from pycutlass.pytorch.regions.products import Product, unlike_tensor, value_of
+from pycutlass.pytorch.regions.reductions import REDUCTIONS, is_reduction, unlike_reduction
 
 __all__ = [
     "NORMS",
@@ -39,6 +40,8 @@ _VIEWS = {
     "flatten.using_ints": None,
     "unflatten.int": None,
     "expand": None,
+    "alias": None,
+    "detach": None,
 }
 #: Batch norms, with the place of `training` where they have it.
 NORMS: dict[str, int | None] = {
@@ -151,9 +154,13 @@ def unfused(node: Node, product: Product, members: set[Node]) -> str:
     if node.op != "call_function":
         return "leaves the graph" if node.op == "output" else "is no operator"
     name = name_of(node.target)
+    if any(each in members and is_reduction(each) for each in node.all_input_nodes):
+        return "reads a reduction, which is complete only when the kernel is"
     if node.target is operator.getitem:
         of_norm = norm_of(node.args[0]) is not None  # type: ignore[arg-type]
         return "" if of_norm and node.args[1] == 0 else "takes one of several results"
+    if name in REDUCTIONS:
+        return unlike_reduction(node, product)
     if name not in POINTWISE and name not in _VIEWS and name not in NORMS:
         return _REASONS.get(name, "is no operator that an epilogue function computes")
     if name in NORMS:

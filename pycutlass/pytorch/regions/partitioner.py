@@ -18,6 +18,7 @@ from pycutlass.pytorch.regions.growth import Grown, Order, grown
 from pycutlass.pytorch.regions.members import tensors_of
 from pycutlass.pytorch.regions.pointwise import name_of
 from pycutlass.pytorch.regions.products import Product, is_product, product_of, value_of
+from pycutlass.pytorch.regions.reductions import is_reduction
 from pycutlass.pytorch.regions.region import Region
 from pycutlass.pytorch.regions.tracing import Epilogue, epilogue_of
 from pycutlass.pytorch.regions.writing import Unwritable, Written, replaced, written
@@ -151,7 +152,7 @@ def _spare(region: Grown) -> Node | None:
     """Return an output that a compiler makes of others where it is needed, which saves writing and reading it."""
     outputs, inside = set(region.outputs), set(region.members)
     for node in region.outputs:
-        if node is region.product.node or any(user in inside for user in node.users):
+        if node is region.product.node or is_reduction(node) or any(user in inside for user in node.users):
             continue
         sources = [each for each in tensors_of(node) if each in inside]
         if all(each in outputs for each in sources) and all(map(_is_joined, node.users)):
@@ -179,6 +180,8 @@ def _made(
             return each, "is a condition that is used outside of the region, and kernels write numbers"
         if dtype is torch.int32:
             return each, "has sums that are used as integers, and epilogue functions compute in fractions"
+    if all(map(is_reduction, outputs)):
+        return outputs[-1], "is all that is used of the region, and a kernel writes all of its result beside it"
     last = region.members[-1]
     try:
         epilogue = epilogue_of(region, options.use_fast_math)

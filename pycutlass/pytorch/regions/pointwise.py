@@ -300,8 +300,6 @@ POINTWISE: dict[str, Callable[..., Any]] = {
     "prims::convert_element_type": _cast,
     "_to_copy": _to_copy,
     "clone": _same,
-    "alias": _same,
-    "detach": _same,
     "contiguous": _same,
     "lift_fresh_copy": _same,
     "dropout": _dropout,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,10 @@ from pycutlass.epilogue.graph import Input
 from pycutlass.epilogue.parameters import traced
 from pycutlass.pytorch.regions.extents import Form, form_of
 from pycutlass.pytorch.regions.growth import Grown
-from pycutlass.pytorch.regions.members import applied, arguments_of, is_symbol, norm_of, tensors_of
+from pycutlass.pytorch.regions.members import applied, arguments_of, is_symbol, is_view, norm_of, tensors_of
 from pycutlass.pytorch.regions.pointwise import truth
 from pycutlass.pytorch.regions.products import Product, value_of
+from pycutlass.pytorch.regions.reductions import is_reduction, reduced
 from pycutlass.types import element
 
 __all__ = ["Beside", "Epilogue", "epilogue_of"]
@@ -73,6 +74,11 @@ class Epilogue:
     outputs: tuple[tuple[str, Node], ...]
     same: dict[Node, str]
 
+    @property
+    def types(self) -> dict[str, torch.dtype]:
+        """Types of outputs by name; reductions have that of the accumulator."""
+        return {name: value_of(node).dtype for name, node in self.outputs if not is_reduction(node)}
+
 
 @dataclass
 class _Inputs:
@@ -117,15 +123,16 @@ def epilogue_of(region: Grown, fast: bool = False) -> Epilogue:
         given = {each.name: value for each, value in zip(parameters, values, strict=True)}
         made = _computed(region, inputs, accum, given, fast)
         returned: dict[str, Any] = {}
-        by_value: dict[Any, str] = {}
-        for node in reversed(region.outputs):  # what is computed last is D
-            value = made[node]
-            key = value._number, value_of(node).dtype
-            if key not in by_value:
-                by_value[key] = "D" if not returned else f"output{len(returned)}"
-                returned[by_value[key]] = value
-                last[by_value[key]] = node
-            names[node] = by_value[key]
+        by_memory: dict[Node, str] = {}
+        # What is computed last is D, but for reductions, which come behind.
+        last_first = region.outputs[::-1]
+        for node in sorted(last_first, key=is_reduction):
+            key = _memory_of(node, made)
+            if key not in by_memory:
+                by_memory[key] = "D" if not returned else f"output{len(returned)}"
+                returned[by_memory[key]] = made[node]
+                last[by_memory[key]] = node
+            names[node] = by_memory[key]
         return returned
 
     given = [Input("accum", "accumulator")]
@@ -138,6 +145,13 @@ def epilogue_of(region: Grown, fast: bool = False) -> Epilogue:
     check_names(_NAME, graph)
     outputs = tuple((name, last[name]) for name, _ in graph.outputs)
     return Epilogue(EpilogueFunction(_NAME, graph), parameters, outputs, names)
+
+
+def _memory_of(node: Node, members: Mapping[Node, Any]) -> Node:
+    """Return the member whose memory a member shares in the model: only what views each other may be one output."""
+    while is_view(node) and node.args[0] in members:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 def _stored(dtype: torch.dtype) -> torch.dtype:
@@ -211,6 +225,9 @@ def _computed(region: Grown, inputs: _Inputs, accum: Any, given: dict[str, Any],
             scale, shift = (given[each.name] for each in parts)
             return scale, shift
 
+        if is_reduction(node):
+            made[node] = reduced(node, product, of(node.args[0]))  # type: ignore[arg-type]
+            continue
         made[node] = _fast_gelu(node, of) if fast and _is_gelu(node) else applied(node, of, of_norm)
     return made
 

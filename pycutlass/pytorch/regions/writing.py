@@ -18,6 +18,7 @@ from pycutlass.pytorch.regions.extents import Shape, same, tensor_form
 from pycutlass.pytorch.regions.growth import Grown, Order
 from pycutlass.pytorch.regions.members import norm_of
 from pycutlass.pytorch.regions.products import Product, value_of
+from pycutlass.pytorch.regions.reductions import is_reduction, reduction_of
 from pycutlass.pytorch.regions.tracing import Beside, Epilogue
 
 __all__ = ["Unwritable", "Written", "replaced", "written"]
@@ -64,8 +65,7 @@ def written(region: Grown, epilogue: Epilogue, order: Order) -> Written:
         Extents that follow from no input.
     """
     writer = _Writer(region, order)
-    types = {name: value_of(node).dtype for name, node in epilogue.outputs}
-    handle = epilogue_handle(epilogue.function, **types)
+    handle = epilogue_handle(epilogue.function, **epilogue.types)
     product = region.product
     a, b = writer.operands()
     tensors = [writer.tensor(each) for each in epilogue.inputs if each.form is not None]
@@ -213,9 +213,22 @@ class _Writer:
         """Return a result as the model's graph has it: of its shape, and as it lies in memory."""
         value, product = value_of(node), self._region.product
         shape = tuple(value.shape)
+        if is_reduction(node):
+            return self._reduced(made, node)
         if product.kind != "conv2d" and not _has_rank(product, len(shape)):
             made = self.reshaped(made, shape)
         return self._laid(made, value, _NATURAL if product.kind == "conv2d" else tuple(range(len(shape))))
+
+    def _reduced(self, made: Node, node: Node) -> Node:
+        """Return a reduction in its shape and type, of a mean divided."""
+        found, value = reduction_of(node, self._region.product), value_of(node)
+        assert found is not None
+        for each in found.divided_by:
+            count = each if type(each) is int else self._size(each)
+            made = self.call(_aten.div.Tensor, made, count)
+        made = self.reshaped(made, tuple(value.shape))
+        kept = torch.float64 if value_of(self._region.product.node).dtype is torch.float64 else torch.float32
+        return made if value.dtype is kept else self.call(_aten._to_copy.default, made, dtype=value.dtype)
 
     def _laid(self, made: Node, value: torch.Tensor, natural: tuple[int, ...]) -> Node:
         """Return a result with the order of axes in memory that tracing has seen, copied where it is another."""
