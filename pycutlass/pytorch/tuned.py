@@ -21,7 +21,7 @@ from pycutlass.tuning import tune as tune_problems
 from pycutlass.tuning.problems import problems_of
 from pycutlass.tuning.tunable import Tunable
 
-__all__ = ["ModelTuning", "TunedRegion", "tune"]
+__all__ = ["ModelTuning", "TunedRegion", "times_of", "tune"]
 
 _SECONDS = 60.0  # for each problem, where the options say no budget
 _SAME_NAMES = (
