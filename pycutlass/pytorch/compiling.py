@@ -16,8 +16,10 @@ from torch.fx import Graph, GraphModule, Node
 from pycutlass.calls import public
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.capture import with_input_extents
+from pycutlass.pytorch.regions.joined import with_own_casts
 from pycutlass.pytorch.regions.members import NORMS
 from pycutlass.pytorch.regions.partitioner import Found, found_in
+from pycutlass.pytorch.regions.plans import compile_together, sizes_of
 from pycutlass.pytorch.regions.pointwise import POINTWISE, name_of
 from pycutlass.pytorch.regions.region import Region
 from pycutlass.pytorch.regions.writing import Written
@@ -196,7 +198,11 @@ def _with_regions(graph: Graph, options: Options) -> Found:
     module = graph.owning_module
     assert module is not None
     with_input_extents(graph)
-    return found_in(graph, options, _inlined, is_compiled=options.rest == "inductor")
+    if options.rest == "inductor":
+        with_own_casts(graph)
+    found = found_in(graph, options, _inlined, is_compiled=options.rest == "inductor")
+    compile_together(found.regions, sizes_of(graph, found.regions, None))
+    return found
 
 
 def _inlined(graph: Graph, region: Region, made: Written) -> list[Node]:

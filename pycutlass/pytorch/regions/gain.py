@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.fx import Node
 
 from pycutlass.device import Device
 from pycutlass.epilogue import EpilogueFunction
@@ -27,6 +26,7 @@ from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.description import folded
 from pycutlass.pytorch.regions.extents import hint_of, tensor_form
 from pycutlass.pytorch.regions.growth import Grown
+from pycutlass.pytorch.regions.joined import bytes_of, moved_otherwise
 from pycutlass.pytorch.regions.members import is_view, tensors_of
 from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.reductions import is_reduction
@@ -186,15 +186,6 @@ def _of_others(region: Grown, gpu: Device, is_joined: bool) -> float:
     if not nodes:
         return 0.0
     if is_joined:
-        inside = set(region.members)
-        read = dict.fromkeys(each for node in nodes for each in tensors_of(node) if each not in inside)
-        moved = [region.product.node, *read, *(each for each in region.outputs if each is not region.product.node)]
-        return _LAUNCH + sum(map(_bytes, moved)) / rate
-    return sum(_LAUNCH + (sum(map(_bytes, tensors_of(node))) + _bytes(node)) / rate for node in nodes)
-
-
-def _bytes(node: Node) -> int:
-    value = value_of(node)
-    if not isinstance(value, torch.Tensor):
-        return 0
-    return value.element_size() * math.prod(map(hint_of, value.shape))
+        moved, is_kernel = moved_otherwise(region)
+        return _LAUNCH * is_kernel + moved / rate
+    return sum(_LAUNCH + (sum(map(bytes_of, tensors_of(node))) + bytes_of(node)) / rate for node in nodes)

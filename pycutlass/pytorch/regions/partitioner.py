@@ -15,7 +15,7 @@ from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.description import described
 from pycutlass.pytorch.regions.gain import gain_of
 from pycutlass.pytorch.regions.growth import Grown, Order, grown
-from pycutlass.pytorch.regions.members import tensors_of
+from pycutlass.pytorch.regions.joined import spare
 from pycutlass.pytorch.regions.pointwise import name_of
 from pycutlass.pytorch.regions.products import Product, is_product, product_of, value_of
 from pycutlass.pytorch.regions.reductions import is_reduction
@@ -134,9 +134,9 @@ def _candidate(
         if isinstance(region, str):
             reasons[node] = region
             return None
-        spare = _spare(region) if is_compiled else None
-        if spare is not None:
-            own[spare] = "follows from another output of the region, which the compiler reads with what else needs it"
+        needless = spare(region) if is_compiled else None
+        if needless is not None:
+            own[needless] = "follows from another output of the region, which a compiler reads with what else needs it"
             continue
         made = _made(region, product, order, options, number, is_compiled)
         if isinstance(made, _Candidate):
@@ -146,25 +146,6 @@ def _candidate(
             reasons[node] = reason
             return None
         own[at] = reason
-
-
-def _spare(region: Grown) -> Node | None:
-    """Return an output that a compiler makes of others where it is needed, which saves writing and reading it."""
-    outputs, inside = set(region.outputs), set(region.members)
-    for node in region.outputs:
-        if node is region.product.node or is_reduction(node) or any(user in inside for user in node.users):
-            continue
-        sources = [each for each in tensors_of(node) if each in inside]
-        if all(each in outputs for each in sources) and all(map(_is_joined, node.users)):
-            return node
-    return None
-
-
-def _is_joined(user: Node) -> bool:
-    """Return whether a compiler computes what a node reads in the same kernel."""
-    if user.op != "call_function" or is_product(user):
-        return False
-    return isinstance(user.target, torch._ops.OpOverload) and user.target.namespace in ("aten", "prims")
 
 
 def _made(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,8 +13,10 @@ from torch.fx import Graph
 from pycutlass import device
 from pycutlass.calls import shown, suggestion
 from pycutlass.device import Device
-from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, PyCutlassError
 from pycutlass.integers import as_int
+from pycutlass.operation import Operation
+from pycutlass.plan.building import build_for
 from pycutlass.plan.constants import present_or_named, usual_gpu
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_call import precision_of as precision_of_images
@@ -24,7 +27,7 @@ from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.region import Region, TensorForm, evaluated
 from pycutlass.trials import Database
 
-__all__ = ["database_of", "gpu_of", "inputs_of", "is_here", "plan_of", "sizes_of"]
+__all__ = ["compile_together", "database_of", "gpu_of", "inputs_of", "is_here", "plan_of", "sizes_of"]
 
 _USUAL = 90  # the capability that is meant where there is no GPU and nothing says which
 _UNBOUND = 1024  # of a symbol whose range has no end, and of which nothing else is known
@@ -63,6 +66,21 @@ def plan_of(region: Region, sizes: Mapping[str, int]) -> Gemm | Conv2d:
     if problem.kind == "bmm" and a.shape[0] == 1:  # of a batch of one, the operator takes the matrix out
         a, b = a[0], b[0]
     return Gemm(a, b, precision=precision_of(a), **options)
+
+
+def compile_together(regions: Iterable[Region], sizes: Mapping[str, int]) -> None:
+    """Compile what computes regions on the GPU that is here, all at once: their first calls would do it one by one.
+
+    Where a region cannot be planned or compiled, its call says why.
+    """
+    if not device.available():
+        return
+    kernels = dict[Operation, None]()
+    for region in regions:
+        with suppress(PyCutlassError):
+            kernels |= dict.fromkeys(plan_of(region, sizes).candidate.kernels)
+    with suppress(PyCutlassError):
+        build_for(list(kernels), device.current())
 
 
 def _tensor(form: TensorForm) -> torch.Tensor:
