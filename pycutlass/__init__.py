@@ -50,6 +50,7 @@ from pycutlass.version import __version__ as __version__
 if _typing.TYPE_CHECKING:
     from pycutlass import compiler
     from pycutlass.arguments import Conv2dArguments, GemmGroupedArguments, ReductionArguments
+    from pycutlass.exports import export, export_library, load_library
     from pycutlass.plan.conv2d import Conv2d
     from pycutlass.plan.convolutions import conv2d, conv2d_input, conv2d_weight
     from pycutlass.plan.gemm import Gemm
@@ -102,6 +103,8 @@ __all__ = [
     "deinterleave_columns",
     "device_cc",
     "epilogue_function",
+    "export",
+    "export_library",
     "gelu",
     "gelu_tanh",
     "get_allocated_size",
@@ -113,6 +116,7 @@ __all__ = [
     "interleave_rows",
     "leaky_relu",
     "linear",
+    "load_library",
     "matmul",
     "reduction_op",
     "relu",
@@ -158,6 +162,7 @@ _LATER = {
     "Gemm": "plan.gemm",
     **dict.fromkeys(("conv2d", "conv2d_input", "conv2d_weight"), "plan.convolutions"),
     "GroupedGemm": "plan.grouped_gemm",
+    **dict.fromkeys(("export", "export_library", "load_library"), "exports"),
     "grouped_matmul": "plan.grouped_matmul",
     **dict.fromkeys(("linear", "matmul"), "plan.matmul"),
     "tune": "tuning",

@@ -199,7 +199,7 @@ class PreparedGemm(PreparedKernel):
 
     def __init__(self, operation: GemmOperationUniversal, ordinal: int) -> None:
         super().__init__(operation, (operation.A, operation.B, operation.C, operation.D), ordinal)
-        sizes = _Sizes.of(operation)
+        sizes = Sizes.of(operation)
         self.make = _core.PreparedGemm(
             **self._shared,
             most=sizes.most,
@@ -318,7 +318,7 @@ def prepared_on(operation: Operation, ordinal: int, kind: Callable[[Any, int], _
     return prepared
 
 
-class _Sizes(NamedTuple):
+class Sizes(NamedTuple):
     """What sizes need no look: `check_size` accepts those within these limits, whatever else a launch is given.
 
     Attributes
@@ -336,7 +336,7 @@ class _Sizes(NamedTuple):
     slice: int
 
     @classmethod
-    def of(cls, operation: GemmOperationUniversal) -> _Sizes:
+    def of(cls, operation: GemmOperationUniversal) -> Sizes:
         """Return the limits of an operation."""
         family, described, C = operation.family, operation.tile_description, operation.C
         tile, max_k = described.threadblock_shape, operation.epilogue_functor.max_k

@@ -19,6 +19,7 @@ from pycutlass.cache import Entry, KernelCache
 from pycutlass.calls import counted
 from pycutlass.cli import db
 from pycutlass.cli.diagnosis import diagnoses, is_wrong, looked_for, packages, usable_kernels
+from pycutlass.cli.exporting import export_plan
 from pycutlass.cli.inspection import facts_of, printed
 from pycutlass.cli.output import AsJson, ago, print_json, print_table
 from pycutlass.cli.stale import stale
@@ -41,6 +42,7 @@ app.add_typer(cache, name="cache")
 app.add_typer(db.commands, name="db")
 app.command("tune")(tune_file)
 app.command()(profile)
+app.command("export")(export_plan)
 
 _OFTEN = "; may be repeated, or several between commas."
 

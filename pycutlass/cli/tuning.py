@@ -10,16 +10,36 @@ import typer
 from pycutlass import device
 from pycutlass.calls import counted
 from pycutlass.cli.output import AsCsv, AsJson, print_csv, print_json, print_table
-from pycutlass.errors import ArgumentError, DeviceError
+from pycutlass.cli.problems import (
+    Batch,
+    Channels,
+    ConvKind,
+    Dtype,
+    EpilogueName,
+    FilterColumns,
+    FilterRows,
+    Groups,
+    ImageColumns,
+    ImageRows,
+    Layout,
+    OutDtype,
+    Pair,
+    SizeK,
+    SizeM,
+    SizeN,
+    Sizes,
+    Source,
+    problem_named,
+    sizes_of,
+)
+from pycutlass.errors import DeviceError
 from pycutlass.trials import Database
 from pycutlass.tuning import ProblemReport, TuningOptions, compile_candidates, tune
-from pycutlass.tuning.files import named_problem, read_problems
-from pycutlass.tuning.named import CONV_KINDS, DTYPES, LAYOUTS
+from pycutlass.tuning.files import read_problems
 from pycutlass.tuning.options import seconds_of
 
 __all__ = ["profile", "tune_file"]
 
-_OPTIONS = {"kind": "conv-kind", "padding": "pad"}  # where parameters are called otherwise
 _ALL = 10_000  # candidates; there are some hundreds
 
 Budget = Annotated[str, typer.Option(help="Time for all problems together: seconds, or for example 60s, 5min, 1h.")]
@@ -30,9 +50,6 @@ Named = Annotated[
     ),
 ]
 Candidates = Annotated[int, typer.Option(min=1, help="How many candidates of each problem are compiled.")]
-Pair = Annotated[
-    str | None, typer.Option(help="Of a convolution: one number, or two for height and width, such as 1x2.")
-]
 Slices = Annotated[str | None, typer.Option("--split-k-slices", help="Into how many slices K may be divided: 1,2,4.")]
 Warm = Annotated[bool, typer.Option("--warm-l2", help="Measure with operands in the L2 cache, as far as they fit.")]
 Again = Annotated[bool, typer.Option("--again", help="Measure what the database knows already, too.")]
@@ -94,38 +111,29 @@ def tune_file(
 
 
 def profile(
-    m: Annotated[int | None, typer.Option(min=1, help="Rows of A and D.")] = None,
-    n: Annotated[int | None, typer.Option(min=1, help="Columns of B and D; of a convolution, images.")] = None,
-    k: Annotated[int | None, typer.Option(min=1, help="Columns of A, rows of B; of a convolution, filters.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Number of matrices.")] = None,
-    problem_sizes: Annotated[
-        str | None,
-        typer.Option(help="Of a group: M of each product, with --n and --k, or MxNxK of each, such as 64,8*32,128."),
-    ] = None,
+    m: SizeM = None,
+    n: SizeN = None,
+    k: SizeK = None,
+    batch: Batch = None,
+    problem_sizes: Sizes = None,
     problem_sizes_file: Annotated[
         Path | None, typer.Option(help="A file with them, separated by spaces or lines.")
     ] = None,
-    h: Annotated[int | None, typer.Option(min=1, help="Of a convolution: rows of an image.")] = None,
-    w: Annotated[int | None, typer.Option(min=1, help="Columns of an image.")] = None,
-    c: Annotated[int | None, typer.Option(min=1, help="Channels of an image.")] = None,
-    r: Annotated[int | None, typer.Option(min=1, help="Rows of a filter.")] = None,
-    s: Annotated[int | None, typer.Option(min=1, help="Columns of a filter.")] = None,
-    conv_kind: Annotated[str | None, typer.Option(help=f"{', '.join(CONV_KINDS)}. Default: fprop.")] = None,
+    h: ImageRows = None,
+    w: ImageColumns = None,
+    c: Channels = None,
+    r: FilterRows = None,
+    s: FilterColumns = None,
+    conv_kind: ConvKind = None,
     stride: Pair = None,
     pad: Pair = None,
     dilation: Pair = None,
-    groups: Annotated[int | None, typer.Option(min=1, help="Groups of channels.")] = None,
-    dtype: Annotated[str | None, typer.Option(help=f"Of A and B: {', '.join(DTYPES)}. Default: float16.")] = None,
-    out_dtype: Annotated[
-        str | None, typer.Option(help="Type of D. Default: that of A, int32 for int8, bfloat16 for float_e4m3.")
-    ] = None,
-    layout: Annotated[
-        str | None, typer.Option(help=f"Of A and B, t by rows, n by columns: {', '.join(LAYOUTS)}. Default: tn.")
-    ] = None,
-    epilogue: Annotated[
-        str | None, typer.Option(help="An activation, such as gelu, or a ready-made function, such as bias_gelu.")
-    ] = None,
-    source: Annotated[str | None, typer.Option(help="What is added before an activation: matrix or bias.")] = None,
+    groups: Groups = None,
+    dtype: Dtype = None,
+    out_dtype: OutDtype = None,
+    layout: Layout = None,
+    epilogue: EpilogueName = None,
+    source: Source = None,
     budget: Budget = "10min",
     database: Named = None,
     split_k_slices: Slices = None,
@@ -140,18 +148,14 @@ def profile(
     so.
     """
     if problem_sizes_file is not None:
-        problem_sizes = _sizes_of(problem_sizes, problem_sizes_file)
+        problem_sizes = sizes_of(problem_sizes, problem_sizes_file)
     given = {
         **{"m": m, "n": n, "k": k, "batch": batch, "problem_sizes": problem_sizes},
         **{"h": h, "w": w, "c": c, "r": r, "s": s, "kind": conv_kind},
         **{"stride": stride, "padding": pad, "dilation": dilation, "groups": groups},
         **{"dtype": dtype, "out_dtype": out_dtype, "layout": layout, "epilogue": epilogue, "source": source},
     }
-    called = {"problem_sizes": f"the sizes in {problem_sizes_file}"} if problem_sizes_file is not None else {}
-    problem = named_problem(
-        {name: str(value) for name, value in given.items() if value is not None},
-        lambda name: called.get(name) or _option(name),
-    )
+    problem = problem_named(given, problem_sizes_file)
     _check_format(as_json, as_csv)
     seconds_of(budget)
     options = TuningOptions(
@@ -171,21 +175,6 @@ def _require_gpu(instead: str) -> None:
         device.require()
     except DeviceError as error:
         raise DeviceError(f"{error}. {instead}") from None
-
-
-def _option(name: str) -> str:
-    """Return how the command line calls a parameter of a problem."""
-    return f"--{_OPTIONS.get(name, name.replace('_', '-'))}"
-
-
-def _sizes_of(sizes: str | None, file: Path) -> str:
-    if sizes is not None:
-        raise typer.BadParameter("--problem-sizes and --problem-sizes-file are both given: leave one out")
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = (isinstance(error, OSError) and error.strerror) or error
-        raise ArgumentError(f"{file} cannot be read as a list of problem sizes: {why}") from error
 
 
 def _check_format(as_json: bool, as_csv: bool) -> None:

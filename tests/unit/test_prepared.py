@@ -229,7 +229,7 @@ KNOWN = [
 @given(st.sampled_from(KNOWN), st.data())
 def test_sizes_that_are_taken_need_no_look(operation: Any, data: st.DataObject) -> None:
     """What C++ compares sizes with leaves nothing for the checks to refuse."""
-    most, (rows, columns), least = kernel._Sizes.of(operation)
+    most, (rows, columns), least = kernel.Sizes.of(operation)
     steps = (rows, columns, 1, 1)
     near = [
         st.sampled_from([step, limit // step * step, limit // step // 2 * step])
@@ -244,14 +244,14 @@ def test_sizes_that_are_taken_need_no_look(operation: Any, data: st.DataObject) 
 
 def test_sizes_beyond_need_one() -> None:
     operation = ampere("f16")
-    _, n, k, batch = kernel._Sizes.of(operation).most
+    _, n, k, batch = kernel.Sizes.of(operation).most
     for size in ((1, n + 128, 1), (1, 1, k + 1)):  # rows go along x, where a grid has room
         with pytest.raises(ArgumentError):
             check_size(operation, GemmProblemSize(*size))
     with pytest.raises(ArgumentError):
         check_size(operation, GemmProblemSize(1, 1, 1, cutlass.gemm.Mode.Batched, batch=batch + 1))
     for operation in APART.values():
-        m, n = kernel._Sizes.of(operation).steps
+        m, n = kernel.Sizes.of(operation).steps
         assert m * n == operation.C.alignment > 1
         with pytest.raises(ArgumentError, match="the alignment of C"):
             check_size(operation, GemmProblemSize(m + 1, n + 1, 8))

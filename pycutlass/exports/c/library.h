@@ -25,7 +25,12 @@
 
 #define PYCUTLASS_LIBRARY_VERSION 1
 #define PYCUTLASS_MAX_RANK 4
-#define PYCUTLASS_ANY_EXTENT (-1)
+
+// Extents that the tensors of a launch choose.
+#define PYCUTLASS_EXTENT_M (-1)  // M, or the number of images
+#define PYCUTLASS_EXTENT_N (-2)  // of a group
+#define PYCUTLASS_EXTENT_K (-3)  // of a group
+
 #define PYCUTLASS_WORKSPACE_ALIGNMENT 256  // of the memory that a launch is given
 
 #ifdef __cplusplus
@@ -62,7 +67,7 @@ typedef struct {
   uint8_t shared;     // 1: in a batch, one of it may stand for all; it has a rank less then, or a stride of 0
   uint8_t alignment;  // in elements, of its address and its steps
   uint16_t reserved;
-  int64_t extents[PYCUTLASS_MAX_RANK];  // PYCUTLASS_ANY_EXTENT for M, or the number of images
+  int64_t extents[PYCUTLASS_MAX_RANK];  // those of a launch are negative, as above
 } pycutlass_tensor_info;
 
 /// A scalar that a plan takes, and its value where a launch gives none.
@@ -144,7 +149,8 @@ typedef struct {
   void (*unload)(void);
 } pycutlass_library;
 
-/// Every library exports this function, for who finds it by dlsym.
+/// Every library exports this function, for those who find it by dlsym.
+pycutlass_library const* pycutlass_get_library(void);
 typedef pycutlass_library const* (*pycutlass_get_library_function)(void);
 
 /// The index of a tensor of a plan by name; -1 where there is none.

@@ -56,12 +56,12 @@ def _compile(command: list[str]) -> None:
     subprocess.run(command, check=True, timeout=120)
 
 
-def run(program: str, gpus: int = 2, seconds: float = 60) -> str:
-    """Run `program` with so many GPUs and return what it printed.
+def run(program: str, gpus: int = 2, seconds: float = 60, capability: int = 80) -> str:
+    """Run `program` with so many GPUs of a compute capability, and return what it printed.
 
     It fails where the program does, or where anything was asked of the driver that would have been wrong.
     """
-    environment = _environment() | {"FAKE_GPUS": str(gpus)}
+    environment = _environment() | {"FAKE_GPUS": str(gpus), "FAKE_CAPABILITY": str(capability)}
     whole = f"from fake_gpu.inside import *\n{program}\nfinish()"
     if re.search(r"^import torch$", program, re.MULTILINE):
         done = torch_programs.run(whole, environment, seconds)

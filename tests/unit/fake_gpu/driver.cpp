@@ -49,10 +49,12 @@ CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   ENTER(cuDeviceGetAttribute);
-  *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR            ? 8
-           : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR          ? 0
+  char const* const given = std::getenv("FAKE_CAPABILITY");
+  int const capability = given ? std::atoi(given) : 80;
+  *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR            ? capability / 10
+           : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR          ? capability % 10
            : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT              ? 4
-           : attribute == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN ? 163 << 10
+           : attribute == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN ? (capability < 90 ? 163 : 227) << 10
            : attribute == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE                     ? 1 << 10
                                                                                 : 0;
   return CUDA_SUCCESS;
@@ -99,11 +101,30 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, cuuint64_t const*,
-                                cuuint64_t const*, cuuint32_t const*, cuuint32_t const*, CUtensorMapInterleave,
-                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+/// A map holds what it is made of, so that two that differ can be told apart.
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                cuuint64_t const* extents, cuuint64_t const* strides, cuuint32_t const* box,
+                                cuuint32_t const* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   ENTER(cuTensorMapEncodeTiled);
-  return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!map) return CUDA_SUCCESS;
+  cuuint64_t hash = 14695981039346656037u;
+  auto const add = [&](cuuint64_t value) { hash = (hash ^ value) * 1099511628211u; };
+  for (cuuint64_t value :
+       {cuuint64_t(type), cuuint64_t(interleave), cuuint64_t(swizzle), cuuint64_t(promotion), cuuint64_t(fill)}) {
+    add(value);
+  }
+  for (cuuint32_t i = 0; i < rank; ++i) {
+    add(extents[i]);
+    add(i ? strides[i - 1] : 0);
+    add(box[i]);
+    add(steps[i]);
+  }
+  std::memset(map, 0, sizeof *map);
+  map->opaque[0] = reinterpret_cast<cuuint64_t>(address);
+  map->opaque[2] = hash;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuTensorMapEncodeIm2col(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, cuuint64_t const*,

@@ -10,6 +10,7 @@
 #include <cuda.h>
 #include <unistd.h>
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -71,6 +72,12 @@ struct Block {
   int ordinal;  // -1 for page-locked memory
 };
 
+/// A launch that was recorded.
+struct Recorded {
+  std::vector<unsigned char> params;
+  std::array<unsigned, 3> grid;
+};
+
 /// Everything but what belongs to a thread. Its lock is held while a call is served, and not while one is made to
 /// block.
 struct State {
@@ -91,6 +98,9 @@ struct State {
   std::condition_variable opened, arrived;
   std::string blocking;
   bool inside = false;
+  bool only_records = false;
+  std::vector<Recorded> recorded;
+  std::map<std::string, std::string> noted;  // by kernel
   pid_t process = getpid();
 
   State() {

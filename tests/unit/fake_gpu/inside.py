@@ -241,6 +241,7 @@ class Array:
         self.shape, self.dtype, self.strides = values.shape, values.dtype, values.strides
         self.data = SimpleNamespace(ptr=pointer.value, device_id=ordinal)
         self.order = "C" if values.flags.c_contiguous else "F"
+        self.itemsize = values.itemsize
         self.__cuda_array_interface__: dict[str, Any] = {}
         self.set(values)
 
@@ -256,6 +257,18 @@ class Array:
     def __del__(self) -> None:
         with _quietly():
             driver.cuMemFree_v2(ctypes.c_uint64(self.data.ptr))
+
+
+class _Strided(Array):
+    """Memory of another array, with a shape and steps of its own."""
+
+    def __init__(self, owner: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.owner, self.shape, self.strides, self.dtype = owner, shape, strides, owner.dtype
+        self.data, self.order, self.itemsize = owner.data, "C", owner.itemsize
+        self.__cuda_array_interface__ = {}
+
+    def __del__(self) -> None:
+        """Leave the memory to its owner."""
 
 
 def on_host(rows: int, columns: int, seed: int, order: str = "C") -> NDArray[np.float32]:
@@ -399,8 +412,11 @@ def _install() -> None:
     cupy = ModuleType("cupy")
     cuda = SimpleNamespace(get_current_stream=lambda device: SimpleNamespace(ptr=_streams.get(device, 0)))
     cupy.__dict__.update(ndarray=Array, cuda=cuda)
+    tricks = ModuleType("cupy.lib.stride_tricks")
+    tricks.__dict__.update(as_strided=_Strided)
     modules = {"rmm": rmm, "rmm.mr": mr, "rmm.pylibrmm": ModuleType("rmm.pylibrmm"), "rmm.pylibrmm.stream": stream}
-    sys.modules.update({**modules, "cupy": cupy})
+    strided = {"cupy.lib": ModuleType("cupy.lib"), "cupy.lib.stride_tricks": tricks}
+    sys.modules.update({**modules, **strided, "cupy": cupy})
 
 
 _install()

@@ -1,6 +1,7 @@
 // Libraries, kernels and launches of the stand-in.
 #include "driver.h"
 
+#include <algorithm>
 #include <cstdio>
 
 using namespace fake;
@@ -93,6 +94,10 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, voi
   }
   auto const* begin = static_cast<unsigned char const*>(arguments[0]);
   std::vector<unsigned char> params(begin, begin + library->params_bytes);
+  if (state().only_records) {
+    state().recorded.push_back({params, {config->gridDimX, config->gridDimY, config->gridDimZ}});
+    return CUDA_SUCCESS;
+  }
   push(stream, [params, library] {
     if (library->unloaded) violation("a kernel runs that has been unloaded");
     auto run = reinterpret_cast<void (*const*)(void const*)>(params.data());
@@ -105,6 +110,37 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, voi
 void fake_clusters(int clusters) { state().clusters = clusters; }
 
 int fake_priority() { return state().priority; }
+
+/// From now on launches are recorded and no kernel runs: their parameters are those of kernels of a GPU.
+void fake_only_record(int only) {
+  state().only_records = only != 0;
+  state().recorded.clear();
+}
+
+/// How many launches there were since then.
+int fake_recorded() { return static_cast<int>(state().recorded.size()); }
+
+/// Copies the parameters of one, of which there is room for so many bytes, with its grid, and says how many there are.
+size_t fake_params(int number, unsigned char* params, size_t room, unsigned* grid) {
+  auto const& launch = state().recorded.at(static_cast<size_t>(number));
+  std::copy_n(launch.params.begin(), std::min(room, launch.params.size()), params);
+  std::copy_n(launch.grid.begin(), 3, grid);
+  return launch.params.size();
+}
+
+/// Keeps the last record that the host side of a kernel was given (noting.c), with the arguments of its epilogue.
+void fake_note(char const* name, void const* bytes, size_t count, int is_first) {
+  Guard guard(state().lock);
+  std::string& noted = state().noted[name];
+  if (is_first) noted.clear();
+  noted.append(static_cast<char const*>(bytes), count);
+}
+
+size_t fake_noted(char const* name, char* bytes, size_t room) {
+  std::string const& noted = state().noted[name];
+  std::copy_n(noted.begin(), std::min(room, noted.size()), bytes);
+  return noted.size();
+}
 
 int fake_libraries() { return state().libraries; }
 
