@@ -171,7 +171,7 @@ def _with_inductor(model: GraphModule, example_inputs: Sequence[Any], mode: str 
 
     patches = dict(list_mode_options(mode)) if mode is not None else {}
     patches["post_grad_custom_pre_pass"] = _Marked(options, config.post_grad_custom_pre_pass)
-    return compile_fx(model, list(example_inputs), inner, patches, kept)
+    return compile_fx(model, list(example_inputs), inner_compile=inner, config_patches=patches, decompositions=kept)
 
 
 def _is_kept(target: Any) -> bool:
