@@ -18,12 +18,15 @@ import torch
 from pycutlass import config
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, CompileError, NotCompiledError, ToolkitError
+from pycutlass.pytorch.operators import without_gradient
 from pycutlass.toolkit import find_host_compiler, own_include
 
 __all__ = ["build_native", "load_native"]
 
 _SOURCE = Path(__file__).with_name("cpp") / "operators.cpp"
 _NAMESPACE = "pycutlass_kernels"
+#: What Python adds to the operators, once in a process: it is there for as long as this object is.
+_fragments: list[Any] = []
 
 
 @public
@@ -136,7 +139,11 @@ def load_native(path: str | os.PathLike[str] | None = None) -> None:
             _load(_built(Path(folder) / f"{_NAMESPACE}.so"))
     else:
         _load(Path(path))
-    torch.library.register_fake(f"{_NAMESPACE}::run", _fake_run)
+    untyped: Any = torch.library  # as it is to type checkers
+    fragment = untyped.Library(_NAMESPACE, "FRAGMENT")
+    _fragments.append(fragment)
+    torch.library.register_fake(f"{_NAMESPACE}::run", _fake_run, lib=fragment)
+    without_gradient(torch.ops.pycutlass_kernels.run.default, fragment)
 
 
 def _load(path: Path) -> None:

@@ -150,8 +150,8 @@ def _check_floats(operator: Any, args: tuple[Any, ...], named: dict[str, Any]) -
             )
 
 
-def without_gradient(operator: Any) -> None:
-    """Let an operator refuse tensors whose gradient would be lost."""
+def without_gradient(operator: Any, into: Any = library) -> None:
+    """Let an operator, of the library `into`, refuse tensors whose gradient would be lost."""
 
     def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
         _check_modes(operator, (*args, *named.values()))
@@ -160,7 +160,7 @@ def without_gradient(operator: Any) -> None:
         with below_autograd():
             return operator.redispatch(keyset & _after_autograd, *args, **named)
 
-    library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
+    into.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
 
 
 def check_no_gradient(operator: str, **given: Any) -> None:

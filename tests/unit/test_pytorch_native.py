@@ -110,6 +110,9 @@ refused("none.so cannot be opened", lambda: ops.run("none.so", "sum", [a], [out]
 refused("is no library of kernels: it lacks pycutlass_get_library", lambda: ops.run(operators, "sum", [a], [out]))
 refused("has no plan product: it has sum, sums, shape", lambda: ops.run(kernels, "product", [a], [out]))
 refused("has version 7 of the interface, and these operators are for version 1", lambda: ops.manifest(later))
+asking = a.clone().requires_grad_()
+message = "a tensor of read requires a gradient, and pycutlass_kernels.run"
+refused(message, lambda: ops.run(kernels, "sum", [asking, b], [out]))
 
 
 class Model(torch.nn.Module):
