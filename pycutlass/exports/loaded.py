@@ -74,7 +74,7 @@ class LoadedLibrary(Mapping[str, "LoadedPlan"]):
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        if not self.path.is_file():
+        if not _is_file(self.path):
             raise CacheError(f"{path} cannot be loaded as a library of kernels: there is no such file")
         try:
             self._object = ctypes.CDLL(str(self.path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
@@ -253,6 +253,13 @@ class LoadedPlan:
 
     def __repr__(self) -> str:
         return f"<LoadedPlan {self.name}: {self.description}, for {self.target}>"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _channels_last(view: TensorView) -> TensorView:
