@@ -20,6 +20,7 @@ from pycutlass.device import current_stream_source
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, DeviceError, PyCutlassError, UnknownNameError
 from pycutlass.exports import interface
 from pycutlass.memory import DeviceBuffer
+from pycutlass.plan.launches import workspace_of
 from pycutlass.plan.options import check_gradients
 from pycutlass.tensor import TensorView, wrap
 from pycutlass.types import ELEMENTS, Element
@@ -73,7 +74,7 @@ class LoadedLibrary(Mapping[str, "LoadedPlan"]):
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        if not self.path.is_file():
+        if not _is_file(self.path):
             raise CacheError(f"{path} cannot be loaded as a library of kernels: there is no such file")
         try:
             self._object = ctypes.CDLL(str(self.path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
@@ -209,7 +210,8 @@ class LoadedPlan:
             current = _core.Stream(ordinal, current_stream_source(first.library, ordinal)())
             on = current if stream is None else _core.named_stream(stream, ordinal)
             launch.stream = on.handle
-            workspace = self._workspace(launch, ordinal, on)
+            with workspace_of(first.library == "torch"):  # which belongs to a graph that torch captures
+                workspace = self._workspace(launch, ordinal, on)
             self._library._check(self._library._library.run(self._number, ctypes.byref(launch)))
         del workspace  # which is given back behind the launch
         return tensors["out"]
@@ -251,6 +253,13 @@ class LoadedPlan:
 
     def __repr__(self) -> str:
         return f"<LoadedPlan {self.name}: {self.description}, for {self.target}>"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _channels_last(view: TensorView) -> TensorView:

@@ -78,10 +78,9 @@ def export(
     >>> plan = pycutlass.Gemm(TensorSpec((64, 256), "float32"), TensorSpec((256, 128), "float32"))
     >>> pycutlass.export(plan, "out", format="cubin")  # doctest: +SKIP
     """
-    if format not in FORMATS:
-        raise ArgumentError(
-            f"format must be one of {', '.join(FORMATS)}; got {shown(format)}.{suggestion(format, FORMATS)}"
-        )
+    if type(format) is not str or format not in FORMATS:
+        near = suggestion(format, FORMATS) if type(format) is str else ""
+        raise ArgumentError(f"format must be one of {', '.join(FORMATS)}; got {shown(format)}.{near}")
     written = as_path("path", path)
     if format == "bundle":
         write_bundle(written, _compiled(plan, target))
@@ -161,12 +160,12 @@ def _filled(name: str, plan: Described, artifacts: Mapping[Operation, Artifact])
     """Return a template with what it says of the kernel, and how it is compiled."""
     targets = sorted({artifact.target for artifact in artifacts.values()})
     device = f"-cubin -std=c++17 -DNDEBUG -arch={targets[-1]} --expt-relaxed-constexpr -diag-suppress=177"
-    lines = []
+    headers, lines = "-I$CUTLASS/include -I$CUDA/include -I$CUDA/include/cccl", []
     for number in range(len(_each(artifacts))):
         kernel = f"kernels/kernel_{number}"
         lines += [
             f"    $CUDA/bin/nvcc {device} -I$CUTLASS/include -x cu -o {kernel}.cubin {kernel}.cuh",
-            f"    g++ {_HOST} -I$CUTLASS/include -I$CUDA/include -I$CUDA/include/cccl -x c++ -o {kernel}.so {kernel}.cuh",
+            f"    g++ {_HOST} {headers} -x c++ -o {kernel}.so {kernel}.cuh",
         ]
     values = {
         "NAME": plan.kernels[0].procedural_name(),
