@@ -14,7 +14,7 @@ from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.partitions import Partition, RegionModule, check_partitioned
 from pycutlass.pytorch.regions.plans import database_of, gpu_of, inputs_of, is_here, plan_of, sizes_of
 from pycutlass.pytorch.regions.region import Region
-from pycutlass.pytorch.tables import lines_of
+from pycutlass.pytorch.tables import computed, lines_of
 from pycutlass.timing import DeviceTimer
 from pycutlass.tuning import ProblemReport, TuningOptions, TuningReport
 from pycutlass.tuning import tune as tune_problems
@@ -82,7 +82,7 @@ class TunedRegion:
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of the table."""
-        what = self.region.name, " + ".join((self.region.product, *self.region.fused)), self.problem
+        what = self.region.name, computed(self.region), self.problem
         if self.microseconds is None:
             return (*what, f"none: {self.reason}", "", "", "", "")
         apart = "" if self.apart is None else f"{self.apart:.2f}"
