@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,8 +75,15 @@ class InductorPass(_inductor_pass):  # type: ignore[misc]
 
 
 def _told_apart(options: Options) -> bytes:
-    """Return what tells apart what is compiled with these options, by this release."""
-    return hashlib.sha256(repr((NAME, __version__, astuple(options))).encode()).digest()
+    """Return what tells apart what is compiled with these options, by this release and these files."""
+    return hashlib.sha256(repr((NAME, __version__, _of_files(), astuple(options))).encode()).digest()
+
+
+@lru_cache(maxsize=1)
+def _of_files() -> str:
+    """Return what tells apart how regions are found."""
+    files = sorted(Path(__file__).parent.joinpath("regions").glob("*.py"))
+    return hashlib.sha256(b"".join(each.read_bytes() for each in (Path(__file__), *files))).hexdigest()
 
 
 class _Marked(_inductor_pass):  # type: ignore[misc]
@@ -154,11 +163,13 @@ def _with_inductor(model: GraphModule, example_inputs: Sequence[Any], mode: str 
     def inner(graph: GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
         _with_regions(graph.graph, options)
         graph.recompile()
+        if "get_decomp_fn" in how:  # a table of our own cannot be part of the key of Inductor's cache
+            how["get_decomp_fn"] = select_decomp_table
         return compile_fx_inner(_decomposed(graph, inputs, table), inputs, **how)
 
     patches = dict(list_mode_options(mode)) if mode is not None else {}
     patches["post_grad_custom_pre_pass"] = _Marked(options, config.post_grad_custom_pre_pass)
-    return compile_fx(model, list(example_inputs), inner, patches, kept)
+    return compile_fx(model, list(example_inputs), inner_compile=inner, config_patches=patches, decompositions=kept)
 
 
 def _is_kept(target: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from descriptions import run_python
 from partition_models import BasicBlock, Counting, Function, GatedMlp, Tied, TransformerBlock
 from torch import nn
 
@@ -203,6 +204,26 @@ def test_caches_tell_options_apart(seen: list[list[Region]]) -> None:
         with torch.no_grad():
             assert_alike(made(x), model(x))
     assert len(seen) == 2
+
+
+PROGRAM = """
+import warnings
+warnings.simplefilter("ignore")
+import torch, pycutlass.pytorch
+from torch._dynamo.utils import counters
+torch.manual_seed(0)
+model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Softmax(-1)), torch.ones(4, 8)
+with torch.no_grad():
+    compiled = torch.compile(model, backend="pycutlass", options={"min_gain": 0})
+    assert torch.allclose(compiled(x), model(x), atol=1e-5)
+print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
+"""
+
+
+@needs_compiler
+def test_another_process_takes_what_was_compiled() -> None:
+    assert run_python(PROGRAM, hash_seed=1).split() == ["0", "1"]
+    assert run_python(PROGRAM, hash_seed=2).split() == ["1", "0"]
 
 
 def test_the_backend_has_a_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -450,6 +451,32 @@ def test_dropout() -> None:
     assert not made.left
 
 
+def test_random_numbers_are_drawn_in_the_same_order() -> None:
+    def model(x: Tensor, w: Tensor) -> Any:
+        y = x @ w
+        first = functional.dropout(y, 0.5)  # which would have to move behind the second, where the region is whole
+        second = functional.dropout(x, 0.5)
+        return first, torch.relu(y) + second
+
+    made = taken(model, some(8, 8), some(8, 8), train=True)
+    assert made.regions and not any("add" in region.fused for region in made.regions)
+
+
+def test_no_region_grows_behind_a_change_of_memory() -> None:
+    def model(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = torch.relu(x @ w)
+        torch.ops.aten.copy_.default(b, b * 2)
+        return y + b
+
+    inputs = some(4, 8), some(8, 6), some(6)
+    module = make_fx(model, tracing_mode="fake")(*inputs)
+    found = found_in(module.graph, ALL, compiling._inlined)
+    module.recompile()
+    assert found.regions[0].fused == ("relu",) and "changes memory" in found.left["add"]
+    assert_alike = torch.testing.assert_close
+    assert_alike(module(*copy.deepcopy(inputs)), model(*copy.deepcopy(inputs)))
+
+
 def test_data_dependent_shapes() -> None:
     made = taken(lambda x, w: (x @ w)[(x @ w).sum(-1) > 0] * 2, some(4, 8), some(8, 8))
     assert all(not each.fused for each in made.regions)
@@ -569,6 +596,17 @@ def test_exported_programs() -> None:
     made = partition(program, options=ALL)
     compared(model, made, some(4, 8))
     assert made.counts == {"mm": 1}
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of torch about torch
+def test_partitions_are_exported(tmp_path: Path) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)).eval(), some(4, 8)
+    made = partition(model, x, options=ALL)
+    with torch.no_grad():
+        torch.export.save(torch.export.export(made, (x,)), tmp_path / "model.pt2")
+        program = torch.export.load(tmp_path / "model.pt2")
+    assert sum(node.target is torch.ops.pycutlass.fused_mm.default for node in program.graph.nodes) == 2
+    compared(model, program.module(), x)
 
 
 def test_equal_regions_have_equal_functions() -> None:

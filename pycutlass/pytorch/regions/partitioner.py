@@ -80,7 +80,12 @@ def found_in(
     waiting: list[tuple[int, int, Node]] = []
     for place, node in enumerate(order.nodes):
         if is_product(node):
-            waiting.append((-len(order.nodes), place, node))  # nothing is known yet
+            product = product_of(node)
+            region = product if isinstance(product, str) else grown(product, order, barred)
+            if isinstance(region, str):
+                reasons[node] = region
+            else:
+                waiting.append((-len(region.members), place, node))
     heapq.heapify(waiting)
     while waiting:
         _, place, node = heapq.heappop(waiting)
