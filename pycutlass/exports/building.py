@@ -61,7 +61,7 @@ def include_flags() -> list[str]:
     return [f"-I{SOURCES}", f"-I{own_include()}"]
 
 
-def link(folder: Path, files: Sequence[str], output: str) -> None:
+def link(folder: Path, files: Sequence[str], output: str, *, soname: str) -> None:
     """Compile the C files of a folder, and those that every library has, into a shared object there.
 
     Raises
@@ -83,7 +83,15 @@ def link(folder: Path, files: Sequence[str], output: str) -> None:
         *("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", *include_flags()),
         *files,
         *(str(SOURCES / name) for name in RUNTIME),
-        *("-shared", "-Wl,-Bsymbolic,--as-needed,-z,defs,-z,noexecstack", "-o", output, "-ldl", "-lpthread"),
+        *(
+            "-shared",
+            f"-Wl,-soname,{soname}",
+            "-Wl,-Bsymbolic,--as-needed,-z,defs,-z,noexecstack",
+            "-o",
+            output,
+            "-ldl",
+            "-lpthread",
+        ),
     ]
     try:
         done = subprocess.run(

@@ -48,7 +48,7 @@ def export_library(
         `pycutlass.Gemm` and `pycutlass.Conv2d`, by the names that the library has them by; of a sequence they are
         plan_0, plan_1 and so on.
     path : path
-        The shared object, such as ``kernels.so``. The header is ``kernels.h`` beside it; its function is called like
+        The shared object, such as ``kernels.so``, by which programs that link it look for it. The header is ``kernels.h`` beside it; its function is called like
         the file.
     extents : iterable of int
         Further M, or numbers of images, that kernels are chosen for, beside those that the plans were made and run
@@ -73,7 +73,9 @@ def export_library(
     >>> pycutlass.export_library({"linear": plan}, "kernels.so")  # doctest: +SKIP
     """
     written = as_path("path", path)
-    name = checked_identifier("the name of the file before its ending", written.name.partition(".")[0])
+    if written.suffix != ".so":
+        raise ArgumentError(f"a library is a shared object, whose name ends with .so; got {written.name}")
+    name = checked_identifier("the name of the file before its ending", written.stem)
     named = _named(plans)
     ms = [_checked_extent(extent) for extent in extents]
     made = [described(plan, each, ms) for each, plan in named.items()]
@@ -140,7 +142,7 @@ def linked(folder: Path, made: Sequence[Described], artifacts: Mapping[Any, Arti
     (folder / "manifest.json").write_text(manifest)
     (folder / "images.c").write_text(images(names, "manifest.json"))
     (folder / "plans.c").write_text(tables(made, artifacts, name))
-    link(folder, ["plans.c", "images.c"], "library.so")
+    link(folder, ["plans.c", "images.c"], "library.so", soname=f"{name}.so")
     return (folder / "library.so").read_bytes()
 
 

@@ -20,6 +20,7 @@ from pycutlass.device import current_stream_source
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, DeviceError, PyCutlassError, UnknownNameError
 from pycutlass.exports import interface
 from pycutlass.memory import DeviceBuffer
+from pycutlass.plan.launches import workspace_of
 from pycutlass.plan.options import check_gradients
 from pycutlass.tensor import TensorView, wrap
 from pycutlass.types import ELEMENTS, Element
@@ -209,7 +210,8 @@ class LoadedPlan:
             current = _core.Stream(ordinal, current_stream_source(first.library, ordinal)())
             on = current if stream is None else _core.named_stream(stream, ordinal)
             launch.stream = on.handle
-            workspace = self._workspace(launch, ordinal, on)
+            with workspace_of(first.library == "torch"):  # which belongs to a graph that torch captures
+                workspace = self._workspace(launch, ordinal, on)
             self._library._check(self._library._library.run(self._number, ctypes.byref(launch)))
         del workspace  # which is given back behind the launch
         return tensors["out"]

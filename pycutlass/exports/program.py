@@ -161,12 +161,12 @@ def _filled(name: str, plan: Described, artifacts: Mapping[Operation, Artifact])
     """Return a template with what it says of the kernel, and how it is compiled."""
     targets = sorted({artifact.target for artifact in artifacts.values()})
     device = f"-cubin -std=c++17 -DNDEBUG -arch={targets[-1]} --expt-relaxed-constexpr -diag-suppress=177"
-    lines = []
+    headers, lines = "-I$CUTLASS/include -I$CUDA/include -I$CUDA/include/cccl", []
     for number in range(len(_each(artifacts))):
         kernel = f"kernels/kernel_{number}"
         lines += [
             f"    $CUDA/bin/nvcc {device} -I$CUTLASS/include -x cu -o {kernel}.cubin {kernel}.cuh",
-            f"    g++ {_HOST} -I$CUTLASS/include -I$CUDA/include -I$CUDA/include/cccl -x c++ -o {kernel}.so {kernel}.cuh",
+            f"    g++ {_HOST} {headers} -x c++ -o {kernel}.so {kernel}.cuh",
         ]
     values = {
         "NAME": plan.kernels[0].procedural_name(),

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import fake_gpu
@@ -104,6 +105,18 @@ def test_cmake_builds_it_as_well(tmp_path, backend):
     says_that_there_is_no_driver(tmp_path / "out" / "build" / "program")
 
 
+def test_the_example_builds_without_a_gpu(tmp_path, monkeypatch, backend):
+    example = Path(__file__).parents[2] / "examples" / "embed_in_cpp"
+    folder = shutil.copytree(example, tmp_path / "embed", ignore=shutil.ignore_patterns("build"))
+    environment = {**os.environ, "PYTHONPATH": str(Path(pycutlass.__file__).parents[1])}
+    command = ["make", "build", f"PYTHON={sys.executable}", "TARGET=sm_80", "CXX=g++ -Werror"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ldd(folder / "build" / "kernels.so") == {"libc"}
+    done = subprocess.run([str(folder / "build" / "main")], env={}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "the CUDA driver could not be loaded" in done.stderr
+
+
 def test_a_hopper_kernel_is_a_program_as_well(tmp_path, backend, monkeypatch):
     monkeypatch.setenv("PYCUTLASS_TARGET", "sm_90a")
     plan = pycutlass.Gemm(TensorSpec((512, 256), "float16"), TensorSpec((256, 512), "float16", (1, 256)))
@@ -166,6 +179,7 @@ def test_another_format_is_refused(tmp_path):
 
 _ON_THE_STAND_IN = """
 import subprocess
+import sys
 from pathlib import Path
 from pycutlass.exports.library import described
 from pycutlass.exports.program import _cubin

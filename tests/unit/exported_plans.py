@@ -122,6 +122,46 @@ FORMS: dict[str, tuple[int, Callable[[], Any]]] = {
             64, 128, 64, np.float16, epilogue=fusions.ALL["bias_gelu"], inputs={"bias": _drawn((128,), np.float16)}
         ),
     ),
+    "a function with a residual": (
+        80,
+        lambda: _gemm(
+            64,
+            128,
+            64,
+            np.float16,
+            epilogue=fusions.ALL["bias_silu_residual"],
+            inputs={"bias": _drawn((128,), np.float16), "residual": _drawn((64, 128), np.float16)},
+        ),
+    ),
+    **{
+        f"{what}, {capability}": (capability, lambda make=make, m=m: make(m))
+        for capability, m in ((80, 64), (90, 512))
+        for what, make in {
+            "scales of rows and columns": lambda m: _gemm(
+                m,
+                256,
+                128,
+                np.float16,
+                epilogue=fusions.ALL["dequantize"],
+                inputs={"row_scale": _drawn((m,), np.float16), "column_scale": _drawn((256,), np.float16)},
+            ),
+            "a reduction of rows": lambda m: _gemm(
+                m,
+                256,
+                128,
+                np.float16,
+                epilogue=fusions.ALL["softmax_statistics"],
+                inputs={"logsumexp": np.zeros(m, np.float32)},
+            ),
+        }.items()
+    },
+    "pairs of columns": (80, lambda: _gemm(64, 128, 64, np.float16, epilogue=fusions.ALL["swiglu"], gated=True)),
+    "pairs of columns for Hopper": (
+        90,
+        lambda: _gemm(512, 256, 128, np.float16, epilogue=fusions.ALL["swiglu"], gated=True),
+    ),
+    "few columns for Hopper": (90, lambda: _gemm(2048, 16, 512, np.float16, order="F")),
+    "few rows for Hopper": (90, lambda: _gemm(16, 2048, 512, np.float16, order="F")),
     "for Hopper": (90, lambda: _gemm(512, 256, 128, np.float16, order="F")),
     "for Hopper with a C": (
         90,

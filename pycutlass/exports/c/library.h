@@ -89,7 +89,7 @@ typedef struct {
   pycutlass_tensor_info const* tensors;
   pycutlass_scalar_info const* scalars;
   int64_t most_extent;  // the largest M, or number of images, that it takes
-  uint8_t is_group;     // 1: a launch has several problems
+  uint8_t is_group;     // 1: a launch has several problems; no plan of this version is one
   uint8_t reserved[7];
 } pycutlass_plan_info;
 
