@@ -145,9 +145,10 @@ def _lines(facts: RegionFacts) -> list[tuple[str, object]]:
 
 def _fused(facts: RegionFacts) -> str:
     region = facts.region
-    if not region.fused:
+    others = ", ".join(followers(region))
+    if not others:
         return f"Nothing follows {region.product} that its kernel computes as well."
-    return f"The kernel of {region.product} computes {', '.join(followers(region))} as well, before anything is written."
+    return f"The kernel of {region.product} computes {others} as well, before anything is written."
 
 
 def _unfused(neighbours: Sequence[Neighbour], left: Mapping[str, str]) -> Markup:
