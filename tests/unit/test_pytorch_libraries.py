@@ -5,6 +5,7 @@ The library is a stand-in that computes on the host; tests/compile has a real on
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ class Library(dict[str, Any]):
         self.manifest = {"plans": [{"name": p.name, "tensors": t} for p, t in zip(made, tensors, strict=True)]}
 
 
+@functools.cache  # to capture it takes seconds
 def everything(**options: Any) -> tuple[Any, torch.Tensor]:
     torch.manual_seed(0)
     images = torch.randn(4, 8, 6, 6, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
@@ -92,6 +94,7 @@ def everything(**options: Any) -> tuple[Any, torch.Tensor]:
     return pycutlass.pytorch.partition(model, (images,), options=options), images
 
 
+@functools.cache
 def layers(dynamic: Any = None, **options: Any) -> Any:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8)).half().eval()
@@ -115,7 +118,7 @@ def test_kernels_are_those_of_the_gpu_that_is_named(built, sm):
 
 
 def test_names_are_the_same_in_every_partition_and_differ_by_what_is_computed():
-    first, second, other = layers(), layers(), layers(use_fast_math=True)
+    first, second, other = layers(), layers.__wrapped__(), layers(use_fast_math=True)
     names = [[libraries.plan_name(region) for region in each.regions] for each in (first, second, other)]
     assert names[0] == names[1] == names[2] and len(set(names[0])) == 2
     torch.manual_seed(0)
