@@ -16,6 +16,7 @@ from pycutlass.pytorch.compiling import register as _register_backend  # noqa: E
 from pycutlass.pytorch.conversion import Conversion, convert  # noqa: E402
 from pycutlass.pytorch.explained import Explanation, explain  # noqa: E402
 from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
+from pycutlass.pytorch.libraries import build, build_vm, load  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
 from pycutlass.pytorch.native import build_native, load_native  # noqa: E402
 from pycutlass.pytorch.options import Options  # noqa: E402
@@ -37,12 +38,15 @@ __all__ = [
     "Options",
     "Partition",
     "SwiGLU",
+    "build",
     "build_native",
+    "build_vm",
     "compile_graph",
     "convert",
     "epilogue_handle",
     "epilogue_of",
     "explain",
+    "load",
     "load_native",
     "partition",
     "tune",

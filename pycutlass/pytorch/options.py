@@ -123,6 +123,14 @@ class Options:
             raise ArgumentTypeError(f"options must be pycutlass.pytorch.Options or a dict, got {shown(given)}")
         return cls().changed(**dict(given))
 
+    def check_beside(self, partitioned: Options) -> None:
+        """Raise ArgumentError where a partition, made with other options, has decided something otherwise."""
+        if self.use_fast_math != partitioned.use_fast_math:
+            raise ArgumentError(
+                f"use_fast_math={self.use_fast_math} says what regions compute, and the model was partitioned with "
+                f"use_fast_math={partitioned.use_fast_math}: partition it again with the other"
+            )
+
     def changed(self, **changes: Any) -> Options:
         """Return these options with others in some places.
 

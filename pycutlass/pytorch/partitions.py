@@ -14,15 +14,15 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from pycutlass.calls import counted, public
-from pycutlass.errors import ArgumentError
+from pycutlass.calls import counted, public, shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.capture import captured
 from pycutlass.pytorch.regions.partitioner import found_in
 from pycutlass.pytorch.regions.region import Region
 from pycutlass.pytorch.regions.writing import Written
 
-__all__ = ["Partition", "RegionModule", "partition", "report"]
+__all__ = ["Partition", "RegionModule", "check_partitioned", "partition", "report"]
 
 #: Where a graph module keeps what is to go with its copies.
 _REGIONS, _LEFT, _TRAINING = "pycutlass_regions", "pycutlass_left", "pycutlass_training"
@@ -129,6 +129,14 @@ class Partition(GraphModule):
                 f"and partition it again"
             )
         return super().train(mode)
+
+
+def check_partitioned(who: str, given: Any) -> None:
+    """Raise ArgumentTypeError unless a function was given a partition."""
+    if not isinstance(given, Partition):
+        raise ArgumentTypeError(
+            f"{who} takes what pycutlass.pytorch.partition returns, got {shown(given)}: partition the model first"
+        )
 
 
 def report(regions: tuple[Region, ...], left: Mapping[str, str]) -> str:

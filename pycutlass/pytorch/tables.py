@@ -1,10 +1,22 @@
-"""Tables as text."""
+"""Tables of regions as text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["lines_of"]
+from pycutlass.pytorch.regions.region import Region
+
+__all__ = ["computed", "followers", "lines_of"]
+
+
+def followers(region: Region) -> list[str]:
+    """Return what a region computes behind its product, without nodes that only take one of several results."""
+    return [name for name in region.fused if not name.startswith("getitem")]
+
+
+def computed(region: Region) -> str:
+    """Return what a region computes, in a line."""
+    return " + ".join((region.product, *followers(region)))
 
 
 def lines_of(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

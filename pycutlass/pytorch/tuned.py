@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from pycutlass.calls import counted, public, shown
-from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.calls import counted, public
+from pycutlass.errors import ArgumentError, PyCutlassError
 from pycutlass.pytorch.options import Options
-from pycutlass.pytorch.partitions import Partition, RegionModule
+from pycutlass.pytorch.partitions import Partition, RegionModule, check_partitioned
 from pycutlass.pytorch.regions.plans import database_of, gpu_of, inputs_of, is_here, plan_of, sizes_of
 from pycutlass.pytorch.regions.region import Region
-from pycutlass.pytorch.tables import lines_of
+from pycutlass.pytorch.tables import computed, lines_of
 from pycutlass.timing import DeviceTimer
 from pycutlass.tuning import ProblemReport, TuningOptions, TuningReport
 from pycutlass.tuning import tune as tune_problems
@@ -82,7 +82,7 @@ class TunedRegion:
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of the table."""
-        what = self.region.name, " + ".join((self.region.product, *self.region.fused)), self.problem
+        what = self.region.name, computed(self.region), self.problem
         if self.microseconds is None:
             return (*what, f"none: {self.reason}", "", "", "", "")
         apart = "" if self.apart is None else f"{self.apart:.2f}"
@@ -176,12 +176,9 @@ def tune(partitioned: Partition, options: Any = None, *, sizes: Mapping[str, int
     ...     print(pycutlass.pytorch.tune(partitioned, {"find_first_valid": False, "budget": "5min"}))
     ...     return partitioned
     """
-    if not isinstance(partitioned, Partition):
-        raise ArgumentTypeError(
-            f"tune takes what pycutlass.pytorch.partition returns, got {shown(partitioned)}: partition the model first"
-        )
+    check_partitioned("tune", partitioned)
     chosen = partitioned.options if options is None else Options.of(options)
-    _check(chosen, partitioned.options)
+    chosen.check_beside(partitioned.options)
     bound = sizes_of(partitioned.graph, partitioned.regions, sizes)
     problems = {each.name: _problem(each, bound) for each in partitioned.regions}
     distinct = list(dict.fromkeys(problems.values()))
@@ -202,15 +199,6 @@ def tune(partitioned: Partition, options: Any = None, *, sizes: Mapping[str, int
         module: Any = partitioned.get_submodule(region.name)
         regions.append(_tuned(region, bound, of_problem[problems[region.name]], module))
     return ModelTuning(gpu.name, bound, tuple(regions), report)
-
-
-def _check(chosen: Options, of_partition: Options) -> None:
-    """Raise ArgumentError for an option that the partition has decided otherwise."""
-    if chosen.use_fast_math != of_partition.use_fast_math:
-        raise ArgumentError(
-            f"use_fast_math={chosen.use_fast_math} says what regions compute, and the model was partitioned with "
-            f"use_fast_math={of_partition.use_fast_math}: partition it again with the other"
-        )
 
 
 def _problem(region: Region, sizes: Mapping[str, int]) -> Tunable:

@@ -37,6 +37,7 @@ class Layers(nn.Module):
         return y
 
 
+@functools.cache  # to capture it takes seconds
 def partitioned(dynamic: bool = False, **options: Any) -> Any:
     torch.manual_seed(0)
     x = torch.randn(32, 64, dtype=torch.float16)

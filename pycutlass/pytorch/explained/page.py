@@ -11,6 +11,7 @@ from pycutlass.pytorch.explained.layout import laid_out
 from pycutlass.pytorch.explained.markup import Markup, joined, tag
 from pycutlass.pytorch.explained.picture import Box, Neighbour
 from pycutlass.pytorch.explained.texts import epilogue_lines, table_of
+from pycutlass.pytorch.tables import computed, followers
 
 __all__ = ["page_of"]
 
@@ -103,7 +104,7 @@ def _bar(facts: RegionFacts) -> Markup | None:
 def _article(facts: RegionFacts, neighbours: Sequence[Neighbour], left: Mapping[str, str], boxed: set[str]) -> Markup:
     region = facts.region
     content = [
-        tag("h3", f"{region.name}: {' + '.join((region.product, *region.fused))}"),
+        tag("h3", f"{region.name}: {computed(region)}"),
         tag("p", tag("code", region.source), class_="faint") if region.source else None,
         _rows(_lines(facts)),
         tag("h4", "Fused"),
@@ -131,7 +132,8 @@ def _lines(facts: RegionFacts) -> list[tuple[str, object]]:
     if facts.roofline is not None:
         least = facts.roofline
         bar = _bar(facts)
-        said = f"at least {least.microseconds:.2f} us: {str(least).removeprefix('roofline: ')}"
+        parts = f"{least.multiplying:.2f} us of multiplying, {least.moving:.2f} us of moving memory"
+        said = f"at least {least.microseconds:.2f} us: {parts}"
         lines.append(("roofline", said if bar is None else joined(bar, " % of it, ", said)))
     lines += [("operations", f"{facts.operations:,.0f}")]
     lines += [("speed", f"{facts.gflops:,.0f} GFLOP/s")] if facts.gflops is not None else []
@@ -143,9 +145,10 @@ def _lines(facts: RegionFacts) -> list[tuple[str, object]]:
 
 def _fused(facts: RegionFacts) -> str:
     region = facts.region
-    if not region.fused:
+    others = ", ".join(followers(region))
+    if not others:
         return f"Nothing follows {region.product} that its kernel computes as well."
-    return f"The kernel of {region.product} computes {', '.join(region.fused)} as well, before anything is written."
+    return f"The kernel of {region.product} computes {others} as well, before anything is written."
 
 
 def _unfused(neighbours: Sequence[Neighbour], left: Mapping[str, str]) -> Markup:
@@ -170,7 +173,7 @@ def _operands(facts: RegionFacts) -> Markup:
 
 
 def _considered(facts: RegionFacts) -> Markup:
-    rows = [tag("tr", tag("td", name), tag("td", f"{time:.2f} us", class_="number")) for name, time in facts.considered]
+    rows = [tag("tr", tag("td", name), tag("td", f"{time:.2f} us", class_="whole")) for name, time in facts.considered]
     more = facts.candidates - len(facts.considered)
     note = f"And {more:,} that are predicted to take longer." if more > 0 else ""
     return joined(_table(("kernel", "predicted"), rows), tag("p", note, class_="faint") if note else None)

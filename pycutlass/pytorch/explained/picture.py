@@ -14,6 +14,7 @@ from pycutlass.pytorch.regions.extents import extents_of
 from pycutlass.pytorch.regions.pointwise import name_of
 from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.region import Region
+from pycutlass.pytorch.tables import computed
 
 __all__ = ["Box", "Neighbour", "boxes_of", "neighbours_of"]
 
@@ -92,7 +93,7 @@ def _box(node: Node, regions: Mapping[str, Region], left: Mapping[str, str], sou
     if node.op == "call_module" and node.target in regions:
         region = regions[str(node.target)]
         made = region.outputs[0]
-        return Box(region.name, "region", " + ".join((region.product, *region.fused)), _shape(made), sources)
+        return Box(region.name, "region", computed(region), _shape(made), sources)
     value = value_of(node)
     if node.op == "placeholder":
         return Box(node.name, "input", node.name, _shown(value), ())

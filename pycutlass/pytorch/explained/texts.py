@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pycutlass.epilogue import EpilogueFunction
 from pycutlass.pytorch.explained.drawing import time_of
 from pycutlass.pytorch.explained.facts import RegionFacts
 from pycutlass.pytorch.explained.picture import Neighbour
-from pycutlass.pytorch.tables import lines_of
+from pycutlass.pytorch.tables import computed, lines_of
 
 __all__ = ["epilogue_lines", "table_of", "text_of"]
 
@@ -24,7 +25,7 @@ def epilogue_lines(function: EpilogueFunction) -> list[str]:
         if value.node == "input":
             names.append(str(value.data[0]))
             continue
-        given = [names[each] for each in value.operands] + [str(each) for each in value.data]
+        given = [names[each] for each in value.operands] + [_written(each) for each in value.data]
         called = f"{value.node}({', '.join(given)})"
         if value.node == "constant":
             names.append(given[0])
@@ -34,6 +35,12 @@ def epilogue_lines(function: EpilogueFunction) -> list[str]:
     return lines + [f"{name} = {names[number]}" for name, number in graph.outputs]
 
 
+def _written(data: Any) -> str:
+    """Return a number of a graph, which keeps exact ones in hexadecimal digits, for people."""
+    text = str(data)
+    return f"{float.fromhex(text):g}" if text.lstrip("-").startswith("0x") else text
+
+
 def table_of(regions: Sequence[RegionFacts]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the titles of a table of regions, and its rows."""
     return _TITLES, [_row(each) for each in regions]
@@ -41,7 +48,7 @@ def table_of(regions: Sequence[RegionFacts]) -> tuple[tuple[str, ...], list[tupl
 
 def _row(facts: RegionFacts) -> tuple[str, ...]:
     region = facts.region
-    what = region.name, " + ".join((region.product, *region.fused)), facts.problem
+    what = region.name, computed(region), facts.problem
     if facts.refusal:
         return (*what, f"none: {facts.refusal}", "", "", "")
     share = "" if facts.share is None else f"{100 * facts.share:.0f}"

@@ -1,0 +1,375 @@
+"""`build` and `load`: the kernels of a model as one shared library, and a model whose regions run those."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Graph, GraphModule
+
+from pycutlass.calls import public, shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.exports import LoadedLibrary, LoadedPlan, export_library, load_library
+from pycutlass.plan.conv2d import Conv2d
+from pycutlass.plan.conv_problem import with_images
+from pycutlass.plan.gemm import Gemm
+from pycutlass.plan.readings import range_of
+from pycutlass.pytorch.fused_shapes import Extents, folded, given_scalars, laid, result_shape, unfolded
+from pycutlass.pytorch.handles import epilogue_handle, fused
+from pycutlass.pytorch.images import Geometry, new_images
+from pycutlass.pytorch.options import Options
+from pycutlass.pytorch.partitions import Partition, RegionModule, check_partitioned
+from pycutlass.pytorch.regions.plans import gpu_of, is_here, plan_of, sizes_of
+from pycutlass.pytorch.regions.region import Region
+from pycutlass.tuning.compiling import LocalCompiling
+from pycutlass.tuning.problems import problems_of
+
+__all__ = ["LibraryKernel", "build", "build_vm", "load", "plan_name"]
+
+_MOST_ROWS = 16384  # of a symbol without an end, for which kernels are chosen
+_ACCESS = 16  # bytes of the widest access of a kernel
+_ops: Any = torch.ops.pycutlass
+
+
+@public
+def build(
+    partitioned: Partition,
+    options: Any = None,
+    path: str | os.PathLike[str] = "kernels.so",
+    *,
+    sizes: Mapping[str, int] | None = None,
+    extents: Iterable[int] = (),
+) -> Path:
+    """Write one shared library with the kernels of all regions, and a manifest in it.
+
+    `load` makes a model of it that runs without a compiler. Regions have the kernels that were measured where `tune`
+    has run, and those that are predicted to be the fastest otherwise. The library has equal ones once.
+
+    Parameters
+    ----------
+    partitioned : Partition
+        What `partition` returns.
+    options : Options or dict, optional
+        Default: what the model was partitioned with. ``sm`` says which GPU the kernels are for, by default the one that
+        is here. ``use_multiprocessing``, ``threads`` and ``tmp_dir`` say how they are compiled. ``use_fast_math`` says
+        what regions compute: another one than that of the partition is refused. Those of the tuner have no effect.
+    path : path
+        The library; a header for programs in C is written beside it.
+    sizes : dict, optional
+        As of `tune`.
+    extents : iterable of int
+        Further numbers of rows, or of images, that kernels are chosen for. All others are computed by the kernel of the
+        next one.
+
+    Returns
+    -------
+    Path
+        The library.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Something else than described, or a region that a library cannot launch: such as one with an extent that changes
+        and is neither a number of rows nor of images.
+    CacheError, CompileError, NotCompiledError, ToolkitError
+        As of `pycutlass.export_library`.
+
+    Examples
+    --------
+    >>> import torch, pycutlass.pytorch
+    >>> def built(model, inputs):
+    ...     made = pycutlass.pytorch.partition(model, inputs)
+    ...     return pycutlass.pytorch.build(made, {"sm": 90}, "kernels.so")
+    """
+    check_partitioned("build", partitioned)
+    chosen = partitioned.options if options is None else Options.of(options)
+    chosen.check_beside(partitioned.options)
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(f"path must be a path, such as 'kernels.so', got {shown(path)}")
+    if not partitioned.regions:
+        raise ArgumentError("the model has no region, so that there are no kernels for a library")
+    bound = sizes_of(partitioned.graph, partitioned.regions, sizes)
+    gpu, rows = gpu_of(chosen.sm), tuple(extents)
+    plans: dict[str, Gemm | Conv2d] = {}
+    for region in partitioned.regions:
+        _check_extents(region)
+        try:
+            plan = plan_of(region, bound)
+            plans.setdefault(plan_name(region), plan if is_here(chosen.sm) else _chosen_for(plan, gpu, rows))
+        except PyCutlassError as error:
+            raise ArgumentError(f"{region.name}, {region.product}, has no kernel to build: {error}") from error
+    if not chosen.use_multiprocessing or chosen.threads != -1 or chosen.tmp_dir is not None:
+        _compile(plans.values(), gpu.target, chosen)
+    export_library(plans, path, extents=rows, target=gpu.target)
+    return Path(path)
+
+
+@public
+def build_vm(
+    partitioned: Partition,
+    options: Any = None,
+    path: str | os.PathLike[str] = "kernels.so",
+    *,
+    sizes: Mapping[str, int] | None = None,
+) -> Path:
+    """Write a library as `build` does, with kernels for many values of the extents that change.
+
+    These are the powers of two in the ranges of the symbols, 16384 at most where one has no end.
+
+    Parameters
+    ----------
+    partitioned, options, path, sizes
+        As of `build`.
+
+    Returns
+    -------
+    Path
+        The library.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, CacheError, CompileError, NotCompiledError, ToolkitError
+        As of `build`.
+
+    Examples
+    --------
+    >>> import torch, pycutlass.pytorch
+    >>> def built(model, inputs):
+    ...     made = pycutlass.pytorch.partition(model, inputs, dynamic=True)
+    ...     return pycutlass.pytorch.build_vm(made, {"sm": 90}, "kernels.so")
+    """
+    check_partitioned("build_vm", partitioned)
+    ends = [high or _MOST_ROWS for region in partitioned.regions for _, _, high in region.problem.ranges]
+    powers = [1 << at for at in range(max(ends, default=0).bit_length())]
+    return build(partitioned, options, path, sizes=sizes, extents=powers)
+
+
+@public
+def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
+    """Return a model whose regions are computed by the kernels of a library that `build` has written.
+
+    No compiler is needed, and no GPU yet. It is native code: load it only from those whose programs you would run.
+
+    Parameters
+    ----------
+    path : path
+        The library.
+    partitioned : Partition
+        The model, which stays as it is and shares its parameters with the result. Partition it anew with the same
+        options, in any process.
+
+    Returns
+    -------
+    Partition
+        On tensors of a GPU its regions run the library's kernels; elsewhere they compute as before.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        No Partition, or a region that the library lacks: it was built of another model.
+    CacheError
+        As of `pycutlass.load_library`.
+
+    Examples
+    --------
+    >>> import torch, pycutlass.pytorch
+    >>> def served(model, inputs):
+    ...     made = pycutlass.pytorch.partition(model, inputs)
+    ...     return pycutlass.pytorch.load("kernels.so", made)
+    """
+    check_partitioned("load", partitioned)
+    library = load_library(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch about torch
+        graph = deepcopy(partitioned.graph)
+    made = Partition(partitioned, graph)
+    made.meta.update(partitioned.meta)
+    nn.Module.train(made, partitioned.training)
+    for region in partitioned.regions:
+        kernel = _kernel_of(library, region)
+        given: Any = partitioned.get_submodule(region.name)
+        made.delete_submodule(region.name)
+        made.add_submodule(region.name, RegionModule(region, _with(kernel, given.fused), given.plain))
+    return made
+
+
+def plan_name(region: Region) -> str:
+    """Return by what name a library has the kernels of a region: equal ones have one name, and others another."""
+    problem = asdict(region.problem)
+    # Its symbols are called otherwise in another process, and of its rows the library takes any number.
+    problem.pop("ranges")
+    for form in ("a", "d"):
+        problem[form]["shape"] = tuple(each if isinstance(each, int) else "any" for each in problem[form]["shape"])
+    types = {each.name: getattr(torch, each.dtype) for each in region.outputs}
+    inputs = [(each.name, each.form, each.dtype) for each in region.inputs]
+    text = json.dumps([problem, epilogue_handle(region.function, **types), inputs], sort_keys=True)
+    return f"{region.kind}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _check_extents(region: Region) -> None:
+    """Raise ArgumentError for a symbol where a library has numbers: it takes any M, and any number of images."""
+    problem = region.problem
+    fixed = problem.b.shape if problem.kind == "bmm" else (*problem.b.shape, *problem.a.shape[1:])
+    fixed = (*fixed, problem.a.shape[0], problem.a.shape[2]) if problem.kind == "bmm" else fixed
+    changing = [each for each in fixed if not isinstance(each, int)]
+    if changing:
+        what = {"bmm": "the number of matrices, N and K", "conv2d": "all extents but the number of images"}
+        raise ArgumentError(
+            f"{region.name}, {region.product}, has the extent {changing[0]} that changes, and kernels of libraries are "
+            f"for fixed ones of {what.get(problem.kind, 'N and K')}: partition the model with that extent fixed"
+        )
+
+
+def _chosen_for(plan: Gemm | Conv2d, gpu: Any, extents: tuple[int, ...]) -> Gemm | Conv2d:
+    """Return a plan with the likely fastest kernels for a GPU that is not here, as one that was pickled has them."""
+    [problem] = problems_of(plan)
+    restore, state = plan.__reduce__()
+    of_ranges = {}
+    for rows in dict.fromkeys(range_of(each) for each in (*extents, plan._extent)):
+        of_ranges[rows] = _with_rows(problem, plan, rows).picked(gpu).choice()
+    restored: Gemm | Conv2d = restore(*state[:-2], of_ranges, {})
+    return restored
+
+
+def _with_rows(problem: Any, plan: Gemm | Conv2d, rows: int) -> Any:
+    """Return the problem with another M, or number of images."""
+    if isinstance(plan, Conv2d):
+        return replace(problem, problem_size=with_images(plan.problem_size, rows))
+    return replace(problem, m=rows)
+
+
+def _compile(plans: Iterable[Gemm | Conv2d], target: str, options: Options) -> None:
+    """Compile the kernels of plans into the cache, as many at once as options say; failures come with the export."""
+    jobs = options.threads if options.use_multiprocessing and options.threads != -1 else None
+    kernels = LocalCompiling(
+        [plan.candidate for plan in plans], target, jobs if options.use_multiprocessing else 1, options.tmp_dir
+    )
+    try:
+        while not kernels.is_done:
+            kernels.ready(1.0)
+    finally:
+        kernels.close()
+
+
+def _kernel_of(library: LoadedLibrary, region: Region) -> LibraryKernel:
+    name = plan_name(region)
+    if name not in library:
+        raise ArgumentError(
+            f"{library.path.name} has no kernel for {region}: it was built of another model, or with other options. "
+            f"Build it again with pycutlass.pytorch.build"
+        )
+    [plan] = [each for each in library.manifest["plans"] if each["name"] == name]
+    return LibraryKernel(library[name], {each["name"]: each["layout"] for each in plan["tensors"]})
+
+
+def _with(kernel: LibraryKernel, given: GraphModule) -> GraphModule:
+    """Return what computes a region, with a library's kernel in the place of the operator."""
+    graph = Graph()
+    graph.output(graph.graph_copy(given.graph, {}))
+    for node in graph.nodes:
+        if node.target in (_ops.fused_mm.default, _ops.fused_conv2d.default):
+            with graph.inserting_after(node):
+                made = graph.call_module("kernel", node.args)
+            made.meta.update(node.meta)
+            node.replace_all_uses_with(made)
+            graph.erase_node(node)
+    return GraphModule(nn.ModuleDict({"kernel": kernel}), graph)
+
+
+class LibraryKernel(nn.Module):
+    """A kernel of a library, called as the operators ``fused_mm`` and ``fused_conv2d`` are.
+
+    Parameters
+    ----------
+    plan : LoadedPlan
+        Of the library.
+    layouts : mapping
+        How A and B lie, by the library's manifest: ``"rows"``, ``"columns"`` or ``"pixels"``.
+    """
+
+    def __init__(self, plan: LoadedPlan, layouts: Mapping[str, str]) -> None:
+        super().__init__()
+        self.plan, self.layouts = plan, dict(layouts)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, *rest: Any) -> list[torch.Tensor]:
+        """Return what the operator returns: of tensors of a GPU by the library, and by the operator elsewhere."""
+        is_images = self.layouts["a"] == "pixels"
+        if not self.is_for(a):
+            operator = _ops.fused_conv2d if is_images else _ops.fused_mm
+            found: list[torch.Tensor] = operator(a, b, *rest)
+            return found
+        return self._images(a, b, *rest) if is_images else self._matrices(a, b, *rest)
+
+    def is_for(self, tensor: torch.Tensor) -> bool:
+        """Return whether the library's kernels run where a tensor is."""
+        return tensor.is_cuda
+
+    def _matrices(
+        self, a: torch.Tensor, b: torch.Tensor, handle: str, tensors: list[torch.Tensor], scalars: Any = ()
+    ) -> list[torch.Tensor]:
+        made = fused(handle, a.dtype)
+        whole = extents = Extents(tuple(a.shape[:-2]), a.shape[-2], b.shape[-1])
+        if extents.batch:
+            a, b, tensors, extents = folded(made, a, b, tensors, extents)
+        given = {read.name: laid(read, each, extents) for read, each in zip(made.reads, tensors, strict=True)}
+        given |= {"a": _lying(a, self.layouts["a"]), "b": _lying(b, self.layouts["b"])}
+        written = {each.name: a.new_empty(result_shape(each, extents), dtype=each.dtype) for each in made.writes}
+        self._run(given, written, given_scalars(made, scalars))
+        return [unfolded(written[each.name], each, whole) for each in made.writes]
+
+    def _images(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        groups: Any,
+        handle: str,
+        tensors: list[torch.Tensor],
+        scalars: Any = (),
+    ) -> list[torch.Tensor]:
+        made = fused(handle, a.dtype)
+        n, k, p, q = Geometry(stride, padding, dilation, groups).output(a.shape, b.shape)
+        extents = Extents((), n * p * q, k, (n, k, p, q))
+        given = {read.name: laid(read, each, extents) for read, each in zip(made.reads, tensors, strict=True)}
+        given |= {"a": _pixels(a), "b": _pixels(b)}
+        written = {
+            each.name: new_images(a, extents.images, each.dtype)
+            if each.form == "matrix"
+            else a.new_empty(result_shape(each, extents), dtype=each.dtype)
+            for each in made.writes
+        }
+        self._run(given, written, given_scalars(made, scalars))
+        return [written[each.name] for each in made.writes]
+
+    def _run(self, given: dict[str, torch.Tensor], written: dict[str, torch.Tensor], scalars: dict[str, float]) -> None:
+        results = {"out" if name == "D" else name: each for name, each in written.items()}
+        self.plan.run(**{name: each.detach() for name, each in given.items()}, **results, scalars=scalars)
+
+
+def _lying(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    """Return matrices that lie by rows or by columns, as kernels load them; copied where they do not."""
+    rows = tensor if layout == "rows" else tensor.mT
+    step = _ACCESS // rows.element_size()
+    is_padded = rows.stride(-1) == 1 and all(each > 0 and each % step == 0 for each in rows.stride()[:-1])
+    if rows.data_ptr() % _ACCESS == 0 and (is_padded or rows.is_contiguous()):
+        return tensor
+    packed = rows.clone(memory_format=torch.contiguous_format)
+    return packed if layout == "rows" else packed.mT
+
+
+def _pixels(tensor: torch.Tensor) -> torch.Tensor:
+    """Return images or filters in channels_last, as kernels load them; copied where they do not lie so."""
+    if tensor.is_contiguous(memory_format=torch.channels_last) and tensor.data_ptr() % _ACCESS == 0:
+        return tensor
+    return tensor.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)

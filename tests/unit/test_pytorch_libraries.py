@@ -1,0 +1,248 @@
+"""`build` and `load`: which plans a library gets, and that regions hand the library what its kernels take.
+
+The library is a stand-in that computes on the host; tests/compile has a real one.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from explained_models import Everything
+from torch import nn
+
+import pycutlass.pytorch
+from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
+from pycutlass.exports.library import described
+from pycutlass.pytorch import libraries
+from pycutlass.pytorch.handles import epilogue_handle
+from pycutlass.pytorch.regions.plans import gpu_of
+from pycutlass.tuning.problems import problems_of
+
+
+class Built:
+    """What `export_library` was given."""
+
+    def __init__(self) -> None:
+        self.plans: dict[str, Any] = {}
+        self.extents: tuple[int, ...] = ()
+        self.target = ""
+
+
+@pytest.fixture
+def built(monkeypatch) -> Built:
+    made = Built()
+
+    def export(plans: Any, path: Any, *, extents: Any = (), target: str | None = None) -> None:
+        made.plans, made.extents, made.target = plans, tuple(extents), str(target)
+
+    monkeypatch.setattr(libraries, "export_library", export)
+    return made
+
+
+class Plan:
+    """A plan of a library on the host: it computes by the operator's meaning, of tensors by name."""
+
+    def __init__(self, region: Any) -> None:
+        self._region, self.runs = region, 0
+
+    def run(self, *, scalars: Any, out: torch.Tensor, **tensors: torch.Tensor) -> None:
+        self.runs += 1
+        region = self._region
+        types = {each.name: getattr(torch, each.dtype) for each in region.outputs}
+        handle = epilogue_handle(region.function, **types)
+        inputs = [tensors.pop(each.name) for each in region.inputs if each.form != "scalar"]
+        numbers = [scalars[each.name] for each in region.inputs if each.form == "scalar"]
+        a, b, problem = tensors.pop("a"), tensors.pop("b"), region.problem
+        if region.kind == "conv2d":
+            geometry = (list(getattr(problem, name)) for name in ("stride", "padding", "dilation"))
+            results = torch.ops.pycutlass.fused_conv2d(a, b, *geometry, problem.groups, handle, inputs, numbers)
+        else:
+            results = torch.ops.pycutlass.fused_mm(a, b, handle, inputs, numbers)
+        written = {"D": out, **tensors}
+        names = [name for name, _ in region.function.graph.outputs]
+        assert set(names) == set(written)
+        for name, result in zip(names, results, strict=True):
+            assert written[name].shape == result.shape and written[name].dtype == result.dtype
+            written[name].copy_(result)
+
+
+class Library(dict[str, Any]):
+    """A library on the host, with a manifest as real ones have it."""
+
+    path = Path("kernels.so")
+
+    def __init__(self, model: Any, plans: dict[str, Any]) -> None:
+        super().__init__({libraries.plan_name(region): Plan(region) for region in model.regions})
+        made = [described(plan, name) for name, plan in plans.items()]
+        tensors = [[{"name": each.name, "layout": each.layout} for each in plan.tensors] for plan in made]
+        self.manifest = {"plans": [{"name": p.name, "tensors": t} for p, t in zip(made, tensors, strict=True)]}
+
+
+@functools.cache  # to capture it takes seconds
+def everything(**options: Any) -> tuple[Any, torch.Tensor]:
+    torch.manual_seed(0)
+    images = torch.randn(4, 8, 6, 6, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    model = Everything().to(torch.bfloat16).eval()
+    options = {"sm": 80, "min_gain": 0, **options}
+    return pycutlass.pytorch.partition(model, (images,), options=options), images
+
+
+@functools.cache
+def layers(dynamic: Any = None, **options: Any) -> Any:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8)).half().eval()
+    x = torch.randn(16, 32, dtype=torch.float16)
+    return pycutlass.pytorch.partition(model, x, dynamic, options={"sm": 80, "min_gain": 0, **options})
+
+
+def test_a_library_has_equal_kernels_once(built):
+    assert pycutlass.pytorch.build(layers(), path="some/kernels.so") == Path("some/kernels.so")
+    assert len(built.plans) == 2 and built.target == "sm_80" and built.extents == ()
+    assert all(described(plan, name).tensors[-1].name == "row0" for name, plan in built.plans.items())
+
+
+@pytest.mark.parametrize("sm", [80, 90])
+def test_kernels_are_those_of_the_gpu_that_is_named(built, sm):
+    model = layers()
+    pycutlass.pytorch.build(model, {"sm": sm})
+    assert built.target == f"sm_{sm}"
+    for plan in built.plans.values():
+        assert plan.candidate == problems_of(plan)[0].picked(gpu_of(sm))
+
+
+def test_names_are_the_same_in_every_partition_and_differ_by_what_is_computed():
+    first, second, other = layers(), layers.__wrapped__(), layers(use_fast_math=True)
+    names = [[libraries.plan_name(region) for region in each.regions] for each in (first, second, other)]
+    assert names[0] == names[1] == names[2] and len(set(names[0])) == 2
+    torch.manual_seed(0)
+    gelu = pycutlass.pytorch.partition(
+        nn.Sequential(nn.Linear(32, 32), nn.GELU()).half(), torch.ones(16, 32).half(), options={"min_gain": 0}
+    )
+    assert libraries.plan_name(gelu.regions[0]) not in names[0]
+
+
+def test_a_loaded_model_runs_the_librarys_kernels(built, monkeypatch):
+    model, images = everything()
+    pycutlass.pytorch.build(model)
+    library = Library(model, built.plans)
+    monkeypatch.setattr(libraries, "load_library", lambda path: library)
+    loaded = pycutlass.pytorch.load("kernels.so", model)
+    with torch.no_grad():
+        wanted = model(images)
+        torch.testing.assert_close(loaded(images), wanted)
+        assert not any(plan.runs for plan in library.values())  # the host has the operators' meaning
+        monkeypatch.setattr(libraries.LibraryKernel, "is_for", lambda self, tensor: True)
+        torch.testing.assert_close(loaded(images), wanted)
+        assert all(plan.runs == 1 for plan in library.values())
+        model(images)
+    assert all(plan.runs == 1 for plan in library.values()), "the model itself stays as it was"
+    assert {id(each) for each in loaded.parameters()} == {id(each) for each in model.parameters()}
+    assert loaded.regions == model.regions and dict(loaded.left) == dict(model.left)
+
+
+def test_operands_that_lie_otherwise_are_copied(built, monkeypatch):
+    model = layers()
+    pycutlass.pytorch.build(model)
+    library = Library(model, built.plans)
+    monkeypatch.setattr(libraries, "load_library", lambda path: library)
+    monkeypatch.setattr(libraries.LibraryKernel, "is_for", lambda self, tensor: True)
+    loaded = pycutlass.pytorch.load("kernels.so", model)
+    x = torch.randn(32, 16, dtype=torch.float16).T
+    seen = []
+    monkeypatch.setattr(Plan, "run", lambda self, **tensors: seen.append(tensors))
+    with torch.no_grad():
+        loaded(x)
+    for tensors in seen:
+        assert tensors["a"].stride(-1) == 1 and tensors["b"].stride(-2) == 1
+    torch.testing.assert_close(seen[0]["a"], x)
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_matrices_lie_as_kernels_load_them(layout):
+    whole = torch.arange(200.0).reshape(10, 20)
+    odd = whole.flatten()[1:193].view(8, 24)  # begins where no 16 bytes begin
+    for given in (whole, whole.T.contiguous().T, whole[:, ::2], odd, whole[:1].expand(4, 20)):
+        made = libraries._lying(given, layout)
+        torch.testing.assert_close(made, given)
+        rows = made if layout == "rows" else made.T
+        assert rows.stride(-1) == 1 and rows.data_ptr() % 16 == 0
+    assert libraries._lying(whole, "rows") is whole
+
+
+def test_any_number_of_rows(built, monkeypatch):
+    model = layers(dynamic=True)
+    pycutlass.pytorch.build_vm(model, sizes={model.regions[0].problem.symbols[0]: 64})
+    assert built.extents == tuple(1 << at for at in range(15))
+    for plan in built.plans.values():
+        assert len(described(plan, "p", built.extents).variants) >= 10
+    library = Library(model, built.plans)
+    monkeypatch.setattr(libraries, "load_library", lambda path: library)
+    monkeypatch.setattr(libraries.LibraryKernel, "is_for", lambda self, tensor: True)
+    loaded = pycutlass.pytorch.load("kernels.so", model)
+    with torch.no_grad():
+        for rows in (2, 37):
+            x = torch.randn(rows, 32, dtype=torch.float16)
+            torch.testing.assert_close(loaded(x), model(x))
+
+
+def test_extents_that_libraries_do_not_take_are_refused(built):
+    class Scores(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x.mT
+
+    x = torch.randn(4, 16, 32, dtype=torch.float16)
+    model = pycutlass.pytorch.partition(Scores(), x, dynamic=True, options={"sm": 80, "min_gain": 0})
+    with pytest.raises(ArgumentError, match="that changes, and kernels of libraries are for fixed ones of the number"):
+        pycutlass.pytorch.build(model)
+
+
+def test_a_library_of_another_model_is_refused(built, monkeypatch):
+    model, _ = everything()
+    other = layers()
+    pycutlass.pytorch.build(other)
+    library = Library(other, built.plans)
+    monkeypatch.setattr(libraries, "load_library", lambda path: library)
+    with pytest.raises(ArgumentError, match=r"kernels.so has no kernel for pycutlass_0.*Build it again"):
+        pycutlass.pytorch.load("kernels.so", model)
+
+
+def test_compilers_are_as_many_as_options_say(built, monkeypatch, tmp_path):
+    asked = []
+
+    class Compiling:
+        is_done = True
+
+        def __init__(self, candidates: Any, target: str, jobs: Any, tmp_dir: Any) -> None:
+            asked.append((len(candidates), target, jobs, tmp_dir))
+
+        def close(self) -> None:
+            return
+
+    monkeypatch.setattr(libraries, "LocalCompiling", Compiling)
+    pycutlass.pytorch.build(layers(), {"sm": 80, "threads": 3, "tmp_dir": tmp_path})
+    pycutlass.pytorch.build(layers(), {"sm": 80, "use_multiprocessing": False})
+    pycutlass.pytorch.build(layers(), {"sm": 80})
+    assert asked == [(2, "sm_80", 3, tmp_path), (2, "sm_80", 1, None)]
+
+
+def test_what_is_no_partition_or_path_is_refused(built):
+    for function in (pycutlass.pytorch.build, pycutlass.pytorch.build_vm):
+        with pytest.raises(ArgumentTypeError, match="partition the model first"):
+            function(nn.Linear(2, 2))
+    with pytest.raises(ArgumentTypeError, match="partition the model first"):
+        pycutlass.pytorch.load("kernels.so", nn.Linear(2, 2))
+    with pytest.raises(ArgumentTypeError, match="path must be a path"):
+        pycutlass.pytorch.build(layers(), path=3)
+    with pytest.raises(ArgumentError, match="has no region"):
+        pycutlass.pytorch.build(pycutlass.pytorch.partition(nn.ReLU(), torch.ones(4)))
+    with pytest.raises(ArgumentError, match="partitioned with use_fast_math=False"):
+        pycutlass.pytorch.build(layers(), {"use_fast_math": True})
+    with pytest.raises(CacheError, match="there is no such file"):
+        pycutlass.pytorch.load("/nowhere/kernels.so", layers())
