@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from pycutlass.pytorch.activations import activation_of
 from pycutlass.pytorch.casting import as_autocast_has_it
-from pycutlass.pytorch.fused_batching import RULES
+from pycutlass.pytorch.convolutions import CONV2D
+from pycutlass.pytorch.fused_batching import RULES, elements
 from pycutlass.pytorch.gated import SWIGLU
+from pycutlass.pytorch.interleaved import INTERLEAVED_SWIGLU
 from pycutlass.pytorch.operators import library
 from pycutlass.pytorch.products import LINEAR, MATMUL
 from pycutlass.pytorch.sums import ADDMM
@@ -74,6 +77,31 @@ def _swiglu(info: Any, axes: Any, input: Tensor, gate_weight: Tensor, up_weight:
     return gate * up, 0  # where one of them has no batch, it broadcasts
 
 
+def _interleaved_swiglu(info: Any, axes: Any, input: Tensor, weight: Tensor) -> Any:
+    if axes[1] is None:
+        return INTERLEAVED_SWIGLU(_leading(input, axes[0]), weight), 0
+    sums, _ = _linear(info, axes, input, weight)
+    return functional.silu(sums[..., 0::2]) * sums[..., 1::2], 0
+
+
+def _conv2d(
+    info: Any, axes: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any
+) -> tuple[Any, int]:
+    of_input, of_weight, of_bias = (*axes, None)[:3]
+    x, w = _leading(input, of_input), _leading(weight, of_weight)
+    b = None if bias is None else _leading(bias, of_bias)
+    if of_weight is None and of_bias is None:  # more images
+        return CONV2D(x.flatten(0, 1), w, b, *given).unflatten(0, (info.batch_size, -1)), 0
+    groups = given[3] if len(given) > 3 else 1
+    if of_input is None and of_weight is not None and groups == 1:  # more filters
+        if b is not None and of_bias is None:
+            b = b.expand(info.batch_size, -1)
+        made = CONV2D(x, w.flatten(0, 1), None if b is None else b.flatten(), *given)
+        return made.unflatten(1, (info.batch_size, -1)), 1
+    places = (*(None if axis is None else 0 for axis in (of_input, of_weight, of_bias)), *(None for _ in given))
+    return torch.stack([CONV2D(*each) for each in elements(info.batch_size, places, (x, w, b, *given))]), 0
+
+
 def _leading(tensor: Tensor, axis: int | None) -> Tensor:
     """Return a tensor with its batch in front."""
     return tensor if axis is None else tensor.movedim(axis, 0)
@@ -115,7 +143,8 @@ def _described(value: Any, axis: int | None) -> Any:
 
 def register_batches() -> None:
     """Register the rules; torch calls an operator that has none once for each of a batch."""
-    for operator, rule in ((MATMUL, _matmul), (LINEAR, _linear), (ADDMM, _addmm), (SWIGLU, _swiglu)):
+    gated = ((SWIGLU, _swiglu), (INTERLEAVED_SWIGLU, _interleaved_swiglu))
+    for operator, rule in ((MATMUL, _matmul), (LINEAR, _linear), (ADDMM, _addmm), *gated, (CONV2D, _conv2d)):
         torch.library.register_vmap(operator.name(), _checked(operator, rule), lib=library)
     for operator, rule in RULES:
         torch.library.register_vmap(operator.name(), rule, lib=library)

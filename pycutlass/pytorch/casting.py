@@ -12,6 +12,7 @@ from pycutlass.pytorch.fused import FUSED_CONV2D, FUSED_MM
 from pycutlass.pytorch.gated import SWIGLU
 from pycutlass.pytorch.groups import GROUPED_MM
 from pycutlass.pytorch.handles import fused
+from pycutlass.pytorch.interleaved import INTERLEAVED_SWIGLU
 from pycutlass.pytorch.mixed import MIXED_MM
 from pycutlass.pytorch.operators import library
 from pycutlass.pytorch.products import LINEAR, MATMUL
@@ -83,7 +84,7 @@ _KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 
 def register_casts() -> None:
     """Register the rules. Operators that write into `out` and those that backward calls take types as they are."""
-    for operator in (MATMUL, LINEAR, ADDMM, SWIGLU, GROUPED_MM, CONV2D):
+    for operator in (MATMUL, LINEAR, ADDMM, SWIGLU, INTERLEAVED_SWIGLU, GROUPED_MM, CONV2D):
         for device_type, key in _KEYS.items():
             library.impl(operator.name().partition("::")[2], _cast_on(device_type, operator), key)
     for device_type, key in _KEYS.items():

@@ -11,7 +11,7 @@ from pycutlass.pytorch.casting import operands_as_autocast_has_them
 from pycutlass.pytorch.fused import FUSED_CONV2D, FUSED_MM
 from pycutlass.pytorch.handles import Read, fused
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "elements"]
 
 Tensor = torch.Tensor
 
@@ -61,7 +61,7 @@ def _goes_by_images(read: Read, tensor: Tensor, axis: int | None) -> bool:
 
 def _one_by_one(operator: Any, info: Any, axes: Any, given: tuple[Any, ...]) -> Any:
     """Call an operator once for each of a batch."""
-    made = [operator(*each) for each in _elements(info.batch_size, axes, given)]
+    made = [operator(*each) for each in elements(info.batch_size, axes, given)]
     return [torch.stack(each) for each in zip(*made, strict=True)], [0] * len(made[0])
 
 
@@ -77,7 +77,7 @@ def _leading(value: Any, axis: Any) -> Any:
     return value.movedim(axis, 0) if isinstance(value, Tensor) and axis is not None else value
 
 
-def _elements(count: int, axes: Any, given: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+def elements(count: int, axes: Any, given: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     """Yield what the operator is given for each of a batch."""
     for number in range(count):
         yield tuple(_chosen(each, axis, number) for each, axis in zip(given, axes, strict=True))
@@ -91,7 +91,7 @@ def _chosen(value: Any, axis: Any, number: int) -> Any:
 
 def _described(axes: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return what the operator is given for one of a batch, without memory: it refuses what does not fit."""
-    return tuple(_without_memory(value) for value in next(_elements(1, axes, given)))
+    return tuple(_without_memory(value) for value in next(elements(1, axes, given)))
 
 
 def _without_memory(value: Any) -> Any:

@@ -174,7 +174,7 @@ def _goes_by_rows(read: Read, tensor: Tensor) -> bool:
 def with_adjacent_k(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Return integers of 8 bits as tensor cores read them, copied where elements of K are not adjacent.
 
-    CUDA cores read others, and have single elements: they neither reduce nor combine pairs of columns.
+    Kernels of int8 for CUDA cores read others, and neither reduce nor combine pairs of columns.
     """
     return a if a.stride(-1) == 1 else a.contiguous(), b if b.stride(-2) == 1 else b.mT.contiguous().mT
 

@@ -14,6 +14,7 @@ from pycutlass.pytorch.activations import activation_of
 from pycutlass.pytorch.convolutions import CONV2D
 from pycutlass.pytorch.gated import SWIGLU
 from pycutlass.pytorch.groups import GROUPED_MM
+from pycutlass.pytorch.interleaved import INTERLEAVED_SWIGLU, interleave, taken_apart
 from pycutlass.pytorch.products import LINEAR
 
 __all__ = ["Conv2d", "GroupedLinear", "Linear", "SwiGLU"]
@@ -237,6 +238,9 @@ class SwiGLU(_Traced):
     The gate is applied in the kernel of a product. The state dict is that of three ``torch.nn.Linear``. Where
     `gate_proj` or `up_proj` is replaced, parametrized, or has a bias, an activation or hooks, both are called instead.
 
+    With `interleaved`, one kernel computes both products and the gate: in the place of `gate_proj` and `up_proj` there
+    is `gate_up_proj`, whose weight has their rows by turns. The state dict stays that of three layers.
+
     Parameters
     ----------
     in_features : int
@@ -247,6 +251,8 @@ class SwiGLU(_Traced):
         Of the result; by default `in_features`.
     device, dtype
         As of ``torch.nn.Linear``.
+    interleaved : bool
+        Whether the weights of both products are one.
 
     Examples
     --------
@@ -256,6 +262,9 @@ class SwiGLU(_Traced):
     torch.Size([4, 16])
     >>> sorted(layer.state_dict())
     ['down_proj.weight', 'gate_proj.weight', 'up_proj.weight']
+    >>> faster = pycutlass.pytorch.SwiGLU(16, 64, interleaved=True)
+    >>> faster.load_state_dict(layer.state_dict())
+    <All keys matched successfully>
     """
 
     def __init__(
@@ -265,22 +274,61 @@ class SwiGLU(_Traced):
         out_features: int | None = None,
         device: Any = None,
         dtype: Any = None,
+        *,
+        interleaved: bool = False,
     ) -> None:
         super().__init__()
         result = in_features if out_features is None else out_features
-        self.gate_proj = Linear(in_features, hidden_features, False, device, dtype)
-        self.up_proj = Linear(in_features, hidden_features, False, device, dtype)
+        self.interleaved = interleaved
+        if interleaved:
+            self.gate_up_proj = Linear(in_features, 2 * hidden_features, False, device, dtype)
+            hooks: Any = self
+            hooks.register_state_dict_post_hook(_with_three_weights)
+            hooks.register_load_state_dict_pre_hook(_with_two_weights)
+        else:
+            self.gate_proj = Linear(in_features, hidden_features, False, device, dtype)
+            self.up_proj = Linear(in_features, hidden_features, False, device, dtype)
         self.down_proj = Linear(hidden_features, result, False, device, dtype)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the layer's result."""
+        made: torch.Tensor = self.down_proj(self._gated(input))
+        return made
+
+    def _gated(self, input: torch.Tensor) -> Any:
+        """Return what `down_proj` takes."""
+        if self.interleaved:
+            both = self.gate_up_proj
+            if _only_multiplies(both):
+                return INTERLEAVED_SWIGLU(input, both.weight)
+            sums = both(input)
+            return functional.silu(sums[..., 0::2]) * sums[..., 1::2]
         gate, up = self.gate_proj, self.up_proj
         if _only_multiplies(gate) and _only_multiplies(up):
-            gated = SWIGLU(input, gate.weight, up.weight)
-        else:
-            gated = functional.silu(gate(input)) * up(input)
-        made: torch.Tensor = self.down_proj(gated)
-        return made
+            return SWIGLU(input, gate.weight, up.weight)
+        return functional.silu(gate(input)) * up(input)
+
+
+_BOTH, _GATE, _UP, _DOWN = (f"{name}_proj.weight" for name in ("gate_up", "gate", "up", "down"))
+
+
+def _with_three_weights(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
+    """Have the state dict of an interleaved layer be that of three."""
+    both = state.pop(prefix + _BOTH, None)
+    if both is None:
+        return
+    gate, up = (each.contiguous() for each in taken_apart(both))
+    down = state.pop(prefix + _DOWN, None)
+    state |= {prefix + _GATE: gate, prefix + _UP: up} | ({} if down is None else {prefix + _DOWN: down})
+
+
+def _with_two_weights(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
+    """Have an interleaved layer take the state dict of three."""
+    gate, up = state.get(prefix + _GATE), state.get(prefix + _UP)
+    if gate is None or up is None or gate.shape != up.shape:  # torch says what is missing, or does not fit
+        return
+    del state[prefix + _GATE], state[prefix + _UP]
+    state[prefix + _BOTH] = interleave(gate, up)
 
 
 def _only_multiplies(layer: nn.Module) -> bool:

@@ -1,13 +1,16 @@
-"""Small models with products, and functions of tensors as such, for the tests of partitions."""
+"""Small models with products, and how a partition is compared with its model."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from pycutlass.pytorch import Options, Partition, partition
 
 Tensor = torch.Tensor
 
@@ -121,3 +124,41 @@ class Counting(nn.Module):
     def forward(self, x: Tensor) -> Any:
         self.calls.add_(1)
         return torch.tanh(self.layer(x)) * self.calls
+
+
+ALL = Options(min_gain=0)
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def some(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape).to(dtype)
+
+
+def compared(model: nn.Module, made: nn.Module, *inputs: Any) -> None:
+    """Check that two models make the same of inputs, which they may change; of 16 bits torch rounds on the way."""
+    tensors = (*inputs, *model.parameters())
+    is_coarse = any(isinstance(each, Tensor) and each.dtype in HALVES for each in tensors)
+    with torch.no_grad():
+        results = []
+        for each in (model, made):
+            torch.manual_seed(1)
+            results.append(each(*copy.deepcopy(inputs)))
+    expected, got = (torch.utils._pytree.tree_leaves(each) for each in results)
+    assert len(expected) == len(got)
+    for x, y in zip(expected, got, strict=True):
+        assert x.dtype == y.dtype and x.shape == y.shape
+        tolerance = 2e-2 if is_coarse or x.dtype in HALVES else 1e-9 if x.dtype is torch.float64 else 1e-4
+        torch.testing.assert_close(y, x, rtol=tolerance, atol=tolerance / 10)
+
+
+def taken(model: Any, *inputs: Any, train: bool = False, **how: Any) -> Partition:
+    """Return the partition of a model, in which all regions are taken, and which computes the same."""
+    model = model if isinstance(model, nn.Module) else Function(model)
+    model.train(train)
+    made = partition(model, inputs, options=ALL, **how)
+    compared(copy.deepcopy(model), made, *inputs)
+    return made
+
+
+def fused(made: Partition) -> list[tuple[str, ...]]:
+    return [(region.product, *region.fused) for region in made.regions]

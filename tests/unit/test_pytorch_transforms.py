@@ -18,6 +18,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.pytorch import GroupedLinear, Linear, SwiGLU
 from pycutlass.toolkit import find_cutlass, own_include
 
+WIDE = torch.ones(8, 32).T
 OFFS = torch.tensor([3, 8], dtype=torch.int32)
 BATCH = 3
 X, W, BIAS = (numbers(*shape, dtype=torch.float32) for shape in ((8, 16), (8, 16), (8,)))
@@ -159,9 +160,28 @@ def test_gradients_of_a_batch() -> None:
 
 
 def test_other_operators_are_called_once_for_each_of_a_batch() -> None:
-    x, weight = numbers(BATCH, 2, 3, 5, 5).detach(), numbers(4, 3, 3, 3).detach()
-    made = torch.vmap(lambda each: ops.conv2d(each, weight))(x)
-    torch.testing.assert_close(made, functional.conv2d(x.flatten(0, 1), weight).unflatten(0, (BATCH, 2)))
+    a, b, scale = numbers(BATCH, 16, 32).detach().to(torch.float8_e4m3fn), WIDE.to(torch.float8_e4m3fn), torch.ones(1)
+    made = torch.vmap(lambda each: ops.scaled_mm(each, b, scale, scale))(a)
+    torch.testing.assert_close(made, torch.stack([ops.scaled_mm(each, b, scale, scale) for each in a]))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_vmap_of_convolutions(groups: int) -> None:
+    shapes = ((2, 4, 6, 6), (8, 4 // groups, 3, 3), (8,))
+    with without_loops():
+        for how in (([1, 1], [0, 0], [1, 1], groups), ([2, 2], [1, 1], [1, 1], groups)):
+            agrees(
+                lambda *tensors, how=how: ops.conv2d(*tensors, *how, "silu"),
+                lambda *tensors, how=how: functional.silu(functional.conv2d(*tensors, *how)),
+                *shapes,
+            )
+            agrees(
+                lambda *tensors, how=how: ops.conv2d(*tensors, None, *how),
+                lambda *tensors, how=how: functional.conv2d(*tensors, None, *how),
+                *shapes[:2],
+            )
+    with pytest.raises(ArgumentError, match=r"bias must be of \(8,\)"):
+        torch.vmap(lambda bias: ops.conv2d(IMAGES, FILTERS, bias))(torch.ones(BATCH, 1))
 
 
 def test_transforms_of_torch_func_are_refused() -> None:

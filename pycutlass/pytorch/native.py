@@ -1,6 +1,6 @@
 """Operators in C++, ``torch.ops.pycutlass_kernels.*``, which run libraries of kernels in processes without Python.
 
-Their source is beside this file, and is compiled against the headers of the torch that is installed. It uses torch's
+Their source, `cpp/operators.cpp`, is compiled against the headers of the torch that is installed. It uses torch's
 stable ABI alone, so that what was compiled is for torch 2.10 and all that come after it.
 """
 
@@ -22,7 +22,7 @@ from pycutlass.toolkit import find_host_compiler, own_include
 
 __all__ = ["build_native", "load_native"]
 
-_SOURCE = Path(__file__).with_name("operators.cpp")
+_SOURCE = Path(__file__).with_name("cpp") / "operators.cpp"
 _NAMESPACE = "pycutlass_kernels"
 
 

@@ -19,8 +19,11 @@
 
 #include "library.h"
 
-// Of builds of torch with CUDA; others lack it, and have no tensors that come so far.
+// Of builds of torch with CUDA, and of the runtime that they load; others lack them, and have no tensors that come so
+// far.
 extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
+extern "C" __attribute__((weak)) int cudaGetDevice(int* device);
+extern "C" __attribute__((weak)) int cudaSetDevice(int device);
 
 namespace {
 
@@ -104,8 +107,8 @@ pycutlass_tensor given(Tensor const& tensor, pycutlass_tensor_info const& info, 
 }
 
 /// Raises what a library has to say of a call that did not succeed.
-void check(pycutlass_library const* library, int code, std::string const& path, std::string const& plan) {
-  STD_TORCH_CHECK(code == PYCUTLASS_SUCCESS, plan, " of ", path, ": ", library->message());
+void check(pycutlass_library const* library, int code, std::string const& path) {
+  STD_TORCH_CHECK(code == PYCUTLASS_SUCCESS, path, ": ", library->message());
 }
 
 /// Returns the GPU of all tensors.
@@ -147,13 +150,23 @@ std::vector<pycutlass_tensor> placed(pycutlass_plan_info const& plan, std::vecto
   return tensors;
 }
 
+#ifndef PYCUTLASS_HOST_TENSORS
+/// Makes the context of a GPU current, which libraries ask the driver for. Of a thread that has called nothing of the
+/// runtime yet it is not, whatever torch's current device is.
+void use_context_of(int32_t device) {
+  STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream && cudaSetDevice, "this build of torch is without CUDA");
+  int code = cudaSetDevice(device);
+  STD_TORCH_CHECK(code == 0, "GPU ", device, " cannot be used: cudaSetDevice returned ", code);
+}
+#endif
+
 /// Runs a plan on the current stream.
 void run(std::string path, std::string name, std::vector<Tensor> read, std::vector<Tensor> written,
          std::vector<double> scalars) {
   pycutlass_library const* library = library_of(path);
   int32_t number = plan_of(library, path, name);
   pycutlass_plan_info const& plan = library->plans[number];
-  int32_t device = device_of(read, written, name);
+  [[maybe_unused]] int32_t device = device_of(read, written, name);
   std::vector<pycutlass_tensor> tensors = placed(plan, read, written);
   STD_TORCH_CHECK(scalars.empty() || scalars.size() == plan.scalar_count, name, " has ", plan.scalar_count,
                   " scalars, and ", scalars.size(),
@@ -166,24 +179,30 @@ void run(std::string path, std::string name, std::vector<Tensor> read, std::vect
   launch.tensors = tensors.data();
   launch.scalars = values.empty() ? nullptr : values.data();
 #ifndef PYCUTLASS_HOST_TENSORS
-  STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream, "this build of torch has no streams of CUDA");
   torch::stable::accelerator::DeviceGuard guard(device);
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &launch.stream));
+  use_context_of(device);
+  STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream(device, &launch.stream) == TORCH_SUCCESS,
+                  "torch has no current stream of GPU ", device);
 #endif
-  check(library, library->workspace_size(number, &launch, &launch.workspace_bytes), path, name);
+  check(library, library->workspace_size(number, &launch, &launch.workspace_bytes), path);
   Tensor workspace;  // whose memory torch hands to work that is behind the launch on the same stream
   if (launch.workspace_bytes) {
     std::vector<int64_t> size{static_cast<int64_t>(launch.workspace_bytes)};
     workspace = torch::stable::new_empty(written.at(0), size, ScalarType::Byte);
     launch.workspace = workspace.data_ptr();
   }
-  check(library, library->run(number, &launch), path, name);
+  check(library, library->run(number, &launch), path);
 }
 
 /// Loads the kernels of a plan for the current GPU, which a launch does otherwise, and a graph's capture cannot.
 void load(std::string path, std::string name) {
   pycutlass_library const* library = library_of(path);
-  check(library, library->load(plan_of(library, path, name)), path, name);
+#ifndef PYCUTLASS_HOST_TENSORS
+  int device = 0, code = cudaGetDevice ? cudaGetDevice(&device) : 0;
+  STD_TORCH_CHECK(code == 0, "no GPU can be used: cudaGetDevice returned ", code);
+  if (cudaGetDevice) use_context_of(device);
+#endif
+  check(library, library->load(plan_of(library, path, name)), path);
 }
 
 /// Returns what is in a library, as JSON.
