@@ -31,7 +31,7 @@ BIN := $(VENV)/bin
 
 # Python files are used where they are; when one of these changes, the extension is built again.
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*.cpp csrc/*.h csrc/*.map) pycutlass/include/pycutlass/abi.h
-CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h pycutlass/exports/c/*.c pycutlass/exports/c/*.h pycutlass/pytorch/cpp/*.cpp pycutlass/exports/c/*.cu tests/emulation/*.cpp tests/emulation/*.h tests/proof/*.h tests/unit/fake_gpu/*.cpp tests/unit/fake_gpu/*.h)
+CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h pycutlass/exports/c/*.c pycutlass/exports/c/*.h pycutlass/pytorch/cpp/*.cpp pycutlass/exports/c/*.cu tests/emulation/*.cpp tests/emulation/*.h tests/proof/*.h tests/unit/fake_gpu/*.cpp tests/unit/fake_gpu/*.h examples/embed_in_cpp/*.cpp tests/unit/fake_gpu/*.c)
 
 # Tests start hundreds of Pythons, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -21,6 +21,7 @@ from pycutlass.exports.described import Described
 from pycutlass.exports.gemms import described_gemm, described_operation
 from pycutlass.exports.header import checked_identifier, library_header
 from pycutlass.exports.tables import Stored, tables
+from pycutlass.integers import as_int, items_of
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.gemm import Gemm
@@ -30,6 +31,7 @@ from pycutlass.version import __version__
 
 __all__ = ["described", "export_library", "linked", "manifest_of"]
 
+_MOST_EXTENTS, _MOST_PLANS = 1000, 100_000
 _MOST_TENSORS = _MOST_SCALARS = 64  # of pycutlass/exports/c/kernel.h
 
 
@@ -48,8 +50,8 @@ def export_library(
         `pycutlass.Gemm` and `pycutlass.Conv2d`, by the names that the library has them by; of a sequence they are
         plan_0, plan_1 and so on.
     path : path
-        The shared object, such as ``kernels.so``, by which programs that link it look for it. The header is ``kernels.h`` beside it; its function is called like
-        the file.
+        The shared object, such as ``kernels.so``, by whose name programs that link it look for it. The header is
+        ``kernels.h`` beside it; its function is called like the file.
     extents : iterable of int
         Further M, or numbers of images, that kernels are chosen for, beside those that the plans were made and run
         with. Others are computed by the kernel of the next range.
@@ -77,7 +79,7 @@ def export_library(
         raise ArgumentError(f"a library is a shared object, whose name ends with .so; got {written.name}")
     name = checked_identifier("the name of the file before its ending", written.stem)
     named = _named(plans)
-    ms = [_checked_extent(extent) for extent in extents]
+    ms = _checked_extents(extents)
     made = [described(plan, each, ms) for each, plan in named.items()]
     artifacts = artifacts_of(made, target)
     with scratch_directory() as folder:
@@ -152,11 +154,8 @@ def _each(stored: Stored) -> list[Artifact]:
 
 def _named(plans: Any) -> dict[str, Any]:
     """Return plans by name, or raise."""
-    if isinstance(plans, Mapping):
-        named = dict(plans)
-    elif isinstance(plans, list | tuple):
-        named = {f"plan_{number}": plan for number, plan in enumerate(plans)}
-    else:
+    named = _mapped(plans)
+    if named is None:
         raise ArgumentTypeError(
             f"plans must be a mapping of names to plans, or a list of plans; got {shown(plans)}: write "
             f"export_library([plan], path)"
@@ -176,12 +175,28 @@ def _named(plans: Any) -> dict[str, Any]:
     return named
 
 
-def _checked_extent(extent: Any) -> int:
-    if type(extent) is not int or extent < 1:
+def _mapped(plans: Any) -> dict[str, Any] | None:
+    """Return plans by the names that they are given, or None where these are neither a mapping nor a list."""
+    if isinstance(plans, Mapping):
+        try:
+            return dict(plans)
+        except Exception as error:  # of whoever wrote the mapping
+            raise ArgumentTypeError(f"plans is a mapping that cannot be read: {error}") from error
+    items = items_of(plans, _MOST_PLANS) if isinstance(plans, list | tuple) else None
+    return None if items is None else {f"plan_{number}": plan for number, plan in enumerate(items)}
+
+
+def _checked_extents(extents: Any) -> list[int]:
+    """Return values of M, or numbers of images; raise ArgumentError for anything else."""
+    items = None if isinstance(extents, str | bytes) else items_of(extents, _MOST_EXTENTS)
+    found = [None] if items is None else [as_int(each) for each in items]
+    checked = [each for each in found if each is not None and each >= 1]
+    if len(checked) < len(found):
         raise ArgumentError(
-            f"extents are values of M, or numbers of images: integers of 1 at least; got {shown(extent)}"
+            f"extents must be a list of at most {_MOST_EXTENTS:,} values of M, or numbers of images, each 1 at least; "
+            f"got {shown(extents)}"
         )
-    return extent
+    return checked
 
 
 def _plan(plan: Described, stored: Stored) -> dict[str, Any]:

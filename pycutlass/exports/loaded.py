@@ -22,7 +22,7 @@ from pycutlass.exports import interface
 from pycutlass.memory import DeviceBuffer
 from pycutlass.plan.launches import workspace_of
 from pycutlass.plan.options import check_gradients
-from pycutlass.tensor import TensorView, wrap
+from pycutlass.tensor import Guard, TensorView, guard, wrap
 from pycutlass.types import ELEMENTS, Element
 
 __all__ = ["LoadedLibrary", "LoadedPlan", "load_library"]
@@ -74,7 +74,7 @@ class LoadedLibrary(Mapping[str, "LoadedPlan"]):
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        if not self.path.is_file():
+        if not _is_file(self.path):
             raise CacheError(f"{path} cannot be loaded as a library of kernels: there is no such file")
         try:
             self._object = ctypes.CDLL(str(self.path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
@@ -181,7 +181,7 @@ class LoadedPlan:
         ----------
         stream : optional
             An integer handle, or a stream of torch, cupy or cuda.core; by default the current stream of the tensors'
-            library.
+            library. On a stream that is named, keep the tensors until the launch is through.
         scalars : mapping, optional
             Other scalars than the plan was exported with, by name.
         **tensors : tensor
@@ -200,6 +200,7 @@ class LoadedPlan:
         """
         views = self._views(tensors)
         ordinal = _ordinal_of(views)
+        written = self._written(views)
         launch = interface.Launch(ctypes.sizeof(interface.Launch), 1)
         kept = (interface.Tensor * len(views))(*map(_tensor, views.values()))
         launch.tensors = kept
@@ -214,6 +215,8 @@ class LoadedPlan:
                 workspace = self._workspace(launch, ordinal, on)
             self._library._check(self._library._library.run(self._number, ctypes.byref(launch)))
         del workspace  # which is given back behind the launch
+        for each in written:
+            each.count_write()
         return tensors["out"]
 
     def _views(self, tensors: Mapping[str, Any]) -> dict[str, TensorView]:
@@ -228,6 +231,16 @@ class LoadedPlan:
             name: _channels_last(view) if info.layout == _PIXELS else view
             for (name, view), info in zip(views.items(), self._infos, strict=True)
         }
+
+    def _written(self, views: Mapping[str, TensorView]) -> list[Guard]:
+        """Return what tells libraries that their tensors were written to."""
+        found = []
+        for (name, view), info in zip(views.items(), self._infos, strict=True):
+            if info.written and not view.writable:
+                raise ArgumentError(f"{name} is written, and its memory is read-only: pass another tensor")
+            watch = guard(view, written=True) if info.written else None
+            found += [] if watch is None else [watch]
+        return found
 
     def _values(self, scalars: Mapping[str, float]) -> Any:
         unknown = sorted(set(scalars) - set(self.scalars))
@@ -253,6 +266,13 @@ class LoadedPlan:
 
     def __repr__(self) -> str:
         return f"<LoadedPlan {self.name}: {self.description}, for {self.target}>"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _channels_last(view: TensorView) -> TensorView:

@@ -78,10 +78,9 @@ def export(
     >>> plan = pycutlass.Gemm(TensorSpec((64, 256), "float32"), TensorSpec((256, 128), "float32"))
     >>> pycutlass.export(plan, "out", format="cubin")  # doctest: +SKIP
     """
-    if format not in FORMATS:
-        raise ArgumentError(
-            f"format must be one of {', '.join(FORMATS)}; got {shown(format)}.{suggestion(format, FORMATS)}"
-        )
+    if type(format) is not str or format not in FORMATS:
+        near = suggestion(format, FORMATS) if type(format) is str else ""
+        raise ArgumentError(f"format must be one of {', '.join(FORMATS)}; got {shown(format)}.{near}")
     written = as_path("path", path)
     if format == "bundle":
         write_bundle(written, _compiled(plan, target))

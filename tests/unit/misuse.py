@@ -329,6 +329,13 @@ def _functions() -> Iterator[Call]:
     for name in ("add_module", "compile_many"):
         yield Call(f"compiler.{name}", getattr(pycutlass.compiler, name),
                    lambda: {"operations": [GEMM], "target": "sm_80", "strict": False})  # fmt: skip
+    yield Call("export", pycutlass.export, lambda: {
+        "plan": GEMM, "path": "no_such_directory/out", "format": "cubin", "problem_size": (64, 64, 64),
+        "target": "sm_80"})  # fmt: skip
+    yield Call("export_library", pycutlass.export_library, lambda: {
+        "plans": {"plan": pycutlass.Gemm(np.ones((8, 8), np.float32), np.ones((8, 8), np.float32))},
+        "path": "no_such_directory/kernels.so", "extents": [1], "target": "sm_80"})  # fmt: skip
+    yield Call("load_library", pycutlass.load_library, lambda: {"path": "no_such_directory/kernels.so"})
     yield Call("DeviceTimer", pycutlass.DeviceTimer, lambda: {
         "stream": None, "device": None, "cold_l2": False, "seconds": 0.0, "least_rounds": 1, "warmup": 0,
         "batch_seconds": 0.0, "queued": True})  # fmt: skip

@@ -375,6 +375,8 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
         pycutlass.export_library([_plan()], tmp_path / "my-kernels.so")
     with pytest.raises(ArgumentError, match="values of M"):
         pycutlass.export_library([_plan()], path, extents=[0])
+    with pytest.raises(ArgumentError, match=r"whose name ends with \.so"):
+        pycutlass.export_library([_plan()], tmp_path / "kernels.dll")
     group = pycutlass.GroupedGemm([TensorSpec((8, 16), "float16")], [TensorSpec((16, 8), "float16")])
     with pytest.raises(ArgumentError, match=r"tables of addresses.*format='bundle'"):
         pycutlass.export_library([group], path)
