@@ -79,6 +79,7 @@ PARTS: tuple[Part, ...] = (
         *("fusion_compile", "Compile times of epilogue functions", 3600),
         *(("-P", "-m", "benchmarks.fusion_compile"), "benchmark"),
     ),
+    Part("models", "Models", 540, ("-P", "-m", "benchmarks.models"), "benchmark"),
     Part("examples", "Examples", 240, (*_PYTEST, "tests/examples"), "tests"),
     Part("loading", "Loading and unloading kernels", 300, ("-P", "-m", "benchmarks.loading"), "benchmark"),
     Part("imports", "Imports", 180, ("-P", "-m", "benchmarks.imports"), "benchmark"),

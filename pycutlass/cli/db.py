@@ -71,6 +71,9 @@ def ls(gpu: Gpu = None, database: Named = None, as_json: AsJson = False) -> None
         )
         for fact in facts
     ]
+    if not rows:
+        typer.echo("no problem was measured{}; `pycutlass tune` measures".format("" if gpu is None else f" on {gpu}"))
+        return
     titles = ("key", "GPU", "problem", "condition", "trials", "best", "candidate", "measured", "stale")
     print_table(titles, rows)
 

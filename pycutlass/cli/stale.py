@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from contextlib import suppress
 
 from pycutlass.cache import Artifact, Entry
 from pycutlass.compiler.tools import device_compiler_release, find_device_compiler
@@ -27,20 +29,23 @@ def stale(memo: Memo) -> Callable[[Entry | Artifact], str]:
     It says nothing of headers that are not installed: a kernel is found without them.
     """
     here = {"headers": own_headers_digest()}
-    looks: dict[str, Callable[[], str]] = {
-        "cutlass": lambda: f"{(found := find_cutlass()).version} {found.digest(memo)}",
-        "cuda_headers": lambda: (
-            f"{(found := find_device_compiler(None, memo)[1]).headers_version} {found.digest(memo)}"
-        ),
-    }
-    for field, look in looks.items():
+    with suppress(PyCutlassError):  # `pycutlass doctor` says why
+        found = find_cutlass()
+        here["cutlass"] = f"{found.version} {found.digest(memo)}"
+
+    @functools.cache
+    def cuda_headers(backend: str) -> dict[str, str]:
+        """Return the headers of CUDA beside a device compiler, as keys have them; nothing where it is not installed."""
         try:
-            here[field] = look()
-        except PyCutlassError:  # `pycutlass doctor` says why
-            continue
+            toolkit = find_device_compiler(backend or None, memo)[1]
+            return {"cuda_headers": f"{toolkit.headers_version} {toolkit.digest(memo)}"}
+        except PyCutlassError:
+            return {}
 
     def of(entry: Entry | Artifact) -> str:
-        other = [_OF[field] for field, now in here.items() if entry.fields.get(field, now) != now]
+        backend = entry.fields.get("device_compiler", "").partition(" ")[0]  # each has headers of its own
+        now = here | cuda_headers(backend if backend in ("nvcc", "nvrtc") else "")
+        other = [_OF[field] for field, there in now.items() if entry.fields.get(field, there) != there]
         return f"other {', '.join(other)}" if other else ""
 
     return of

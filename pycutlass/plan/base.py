@@ -181,6 +181,21 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
             return out
         return self._first(a, b, c, out, stream, epilogue_inputs, with_tensors=False)
 
+    def check_empty(
+        self, a: Any, b: Any, c: Any, epilogue_inputs: Mapping[str, Any] = NO_INPUTS, bias: Any = None
+    ) -> None:
+        """Raise ArgumentError for what `run` would not take with operands of which D has no elements.
+
+        Nothing can be reduced of no elements, and what takes no part in a launch would stay as it was.
+        """
+        self._checked(a, b, c, bias, epilogue_inputs)
+        epilogue = self.kind.epilogue
+        reduced = ", ".join(port.name for port in epilogue.outputs if port.form != "matrix")
+        if reduced:
+            raise ArgumentError(
+                f"the epilogue {epilogue!r} reduces D to {reduced}, and D has no elements: leave such products out"
+            )
+
     # How they are done
 
     def _first(

@@ -166,9 +166,11 @@ def matmul(
     if plan is None:
         plan = _plan_of(product, made, options, epilogue_inputs, bias)
     target = made.target(plan.kind)
-    if not product.is_empty:
-        inputs = {} if epilogue_inputs is None else epilogue_inputs
-        ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
+    inputs = {} if epilogue_inputs is None else epilogue_inputs
+    ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
+    if product.is_empty:
+        plan.check_empty(product.a, product.b, product.c, ports, bias)
+    else:
         plan.run_once(product.a, product.b, product.c, target, stream, ports, bias)
         is_plain = product.a is a and product.b is b and product.c is given_c and made.given is out
         if key is not None and is_plain and bias is None and plan.kind.D.is_row_major:

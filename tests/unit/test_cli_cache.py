@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cached import REPORT
@@ -64,6 +66,25 @@ def test_ls_marks_kernels_whose_headers_have_changed(
     monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     assert said() == dict.fromkeys(made, "") | {"ours": "other PyCUTLASS", "both": "other PyCUTLASS"}
+
+
+def test_headers_beside_another_device_compiler_are_not_stale(
+    run: Run, kernels: list[Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NVRTC's are that come in a package of their own, where nvcc is installed elsewhere."""
+    of_nvrtc = SimpleNamespace(headers_version="13.0", digest=lambda memo: "n" * 64)
+    of_nvcc = SimpleNamespace(headers_version="13.1", digest=lambda memo: "c" * 64)
+    monkeypatch.setattr(
+        import_module("pycutlass.cli.stale"),
+        "find_device_compiler",
+        lambda wanted, memo: ("", of_nvrtc if wanted == "nvrtc" else of_nvcc),
+    )
+    for number, (compiler, headers) in enumerate([("nvrtc 13.0.88", "n"), ("nvcc 13.1.20", "c"), ("nvrtc 13.0", "c")]):
+        version = "13.0 " if headers == "n" else "13.1 "
+        fields = {"device_compiler": compiler, "cuda_headers": version + headers * 64}
+        KernelCache().put(Artifact(make_key(fields), f"k{number}", "sm_80", fields, b"x", b"", REPORT))
+    stale = {entry["name"]: entry["stale"] for entry in json.loads(run("cache", "ls", "--json").out)}
+    assert [stale[name] for name in ("k0", "k1", "k2")] == ["", "", "other CUDA"]
 
 
 def test_ls_takes_prefix_and_target(run: Run, kernels: list[Artifact]) -> None:

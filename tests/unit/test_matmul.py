@@ -114,6 +114,24 @@ def test_linear_is_that_of_torch() -> None:
     assert pycutlass.linear(x[0, 0], w).shape == (16,)
 
 
+@pytest.mark.parametrize("shape", [(0, 16), (2, 0, 16), (0, 3, 16)])
+def test_tensors_of_an_epilogue_are_not_dropped_where_nothing_is_launched(shape: tuple[int, ...]) -> None:
+    def summed(accum: Any, row: pycutlass.epilogue.Row) -> Any:
+        return {"D": accum + row, "total": pycutlass.epilogue.sum(accum, axis=0)}
+
+    def twice(accum: Any, row: pycutlass.epilogue.Row) -> Any:
+        return {"D": accum + row, "T": accum}
+
+    a, b, row = np.zeros(shape, np.float16), np.zeros((16, 8), np.float16), np.zeros(8, np.float16)
+    total, T = np.zeros(8, np.float32), np.zeros((*shape[:-1], 8), np.float16)
+    reducing, writing = map(pycutlass.epilogue_function, (summed, twice))
+    with pytest.raises(ArgumentError, match="reduces D to total, and D has no elements"):
+        pycutlass.matmul(a, b, epilogue=reducing, epilogue_inputs={"row": row, "total": total})
+    assert pycutlass.matmul(a, b, epilogue=writing, epilogue_inputs={"row": row, "T": T}).shape == T.shape
+    with pytest.raises(ArgumentError, match="the epilogue has the tensors row, T, and epilogue_inputs has row"):
+        pycutlass.matmul(a, b, epilogue=writing, epilogue_inputs={"row": row})
+
+
 def test_epilogue_functions_take_their_inputs_by_name() -> None:
     def scaled(accum: Any, row: pycutlass.epilogue.Row, factor: pycutlass.epilogue.Scalar = 1.0) -> Any:
         return accum * row * factor

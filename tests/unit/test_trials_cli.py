@@ -81,11 +81,11 @@ def test_ls_lists_problems_with_their_best(run: Run, database: Database) -> None
     assert [line.endswith("other PyCUTLASS") for line in lines[1:]].count(True) == 1
     listed = json.loads(run("db", "ls", "--json").out)
     assert (listed[0]["trials"], listed[0]["time"], listed[0]["stale"]) == (3, 11.0, "")
-    assert len(run("db", "ls", "--gpu", "NVIDIA H100").out.splitlines()) == 1
+    assert run("db", "ls", "--gpu", "NVIDIA H100").out.startswith("no problem was measured on NVIDIA H100; `pycutlass")
 
 
 def test_ls_says_where_nothing_works(run: Run) -> None:
-    assert run("db", "ls").out.splitlines()[1:] == []
+    assert run("db", "ls").out == "no problem was measured; `pycutlass tune` measures\n"
     Database().add(trial(1, status="failed"))
     assert "none that works" in run("db", "ls").out
 
