@@ -57,7 +57,8 @@ def main() -> None:
     """Partition a block, print what was taken, and compare it with torch."""
     parser = argparse.ArgumentParser(description="A transformer block with kernels of PyCUTLASS.")
     parser.add_argument("--page", help="where the page about it is written")
-    page = parser.parse_args().page
+    parser.add_argument("--tune", action="store_true", help="measure the kernels first, which needs a GPU")
+    flags = parser.parse_args()
     is_gpu = torch.cuda.is_available()
     device = "cuda" if is_gpu else "cpu"
     features, hidden, heads, batch, tokens = (2048, 5632, 16, 8, 1024) if is_gpu else (64, 176, 4, 2, 16)
@@ -67,6 +68,8 @@ def main() -> None:
 
     # All regions are taken here, also those that are too small to gain anything.
     partitioned = pycutlass.pytorch.partition(block, x, options={"min_gain": 0})
+    if flags.tune:
+        print(pycutlass.pytorch.tune(partitioned))
     explained = pycutlass.pytorch.explain(partitioned)
     print(explained)
     fused = {name.partition("_")[0] for region in partitioned.regions for name in region.fused}
@@ -77,8 +80,8 @@ def main() -> None:
     errors = [float((each.double() - exact).abs().max() / exact.abs().max()) for each in (ours, theirs)]
     print(f"largest error beside float64: {errors[0]:.1e} with our kernels, {errors[1]:.1e} with torch's")
     assert errors[0] < 2 * errors[1] + 1e-3, "our kernels compute something else"
-    if page:
-        print("written:", explained.save(page))
+    if flags.page:
+        print("written:", explained.save(flags.page))
     print("Passed.")
 
 

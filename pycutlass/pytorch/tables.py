@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pycutlass.pytorch.regions.region import Region
 
-__all__ = ["computed", "followers", "lines_of"]
+__all__ = ["computed", "followers", "lines_of", "operators"]
+
+_NUMBER = re.compile(r"_\d+$")
+_NORM = re.compile(r"^(_native_batch_norm_legit_no_training|native_batch_norm|cudnn_batch_norm)(?=_\d+$|$)")
 
 
 def followers(region: Region) -> list[str]:
@@ -16,7 +20,17 @@ def followers(region: Region) -> list[str]:
 
 def computed(region: Region) -> str:
     """Return what a region computes, in a line."""
-    return " + ".join((region.product, *followers(region)))
+    return " + ".join(map(_short, (region.product, *followers(region))))
+
+
+def operators(region: Region) -> str:
+    """Return what a region computes, without the numbers that tell nodes of a graph apart."""
+    return " + ".join(_NUMBER.sub("", _short(name)) for name in (region.product, *followers(region)))
+
+
+def _short(name: str) -> str:
+    """Return the name of a node, of a batch norm as people call it."""
+    return _NORM.sub("batch_norm", name)
 
 
 def lines_of(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections import Counter
@@ -20,6 +21,7 @@ from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.compiler.choice import portable_fields
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.plan.roofline import Roofline
+from pycutlass.pytorch import tables
 from pycutlass.pytorch.explained import facts
 from pycutlass.pytorch.explained.facts import facts_of
 from pycutlass.pytorch.explained.layout import HEIGHT, laid_out
@@ -300,3 +302,23 @@ def test_long_lines_pass_every_layer():
     last = Box("last", "operator", "x", "", ("b0", "b4"))
     layout = laid_out([*chain, last])
     assert [sum(place.box is None for place in layer) for layer in layout.layers] == [0, 1, 1, 1, 1, 0]
+
+
+def test_names_of_operators_are_those_that_people_use(made):
+    region = dataclasses.replace(
+        made.regions[0].region,
+        product="conv2d_3",
+        fused=("_native_batch_norm_legit_no_training_3", "getitem_9", "add_1", "relu"),
+    )
+    assert tables.computed(region) == "conv2d_3 + batch_norm_3 + add_1 + relu"
+    assert tables.operators(region) == "conv2d + batch_norm + add + relu"
+    assert tables.followers(region)[0] == "_native_batch_norm_legit_no_training_3"
+
+
+def test_constants_of_epilogues_are_written_as_decimals():
+    @pycutlass.epilogue_function
+    def clipped(accum):
+        return pycutlass.epilogue.maximum(accum * 0.5, -2.25)
+
+    lines = "\n".join(epilogue_lines(clipped))
+    assert "0.5" in lines and "-2.25" in lines and "0x" not in lines

@@ -59,3 +59,12 @@ def test_boxes_have_the_colours_of_their_kinds(tab):
     colour = "getComputedStyle(document.querySelector('svg .{} rect')).fill"
     colours = [tab.value(colour.format(kind)) for kind in ("mm", "bmm", "conv2d", "left", "operator")]
     assert len(set(colours)) == len(colours)
+
+
+def test_texts_are_within_their_boxes(tab):
+    widths = """[...document.querySelectorAll('svg .box')].map(box => [
+        box.querySelector('rect').getBBox().width,
+        Math.max(...[...box.querySelectorAll('text')].map(text => text.getComputedTextLength())),
+    ])"""
+    found = tab.value(widths)
+    assert len(found) >= 10 and all(text < box for box, text in found), found

@@ -8,6 +8,7 @@ from pycutlass.pytorch.explained.facts import RegionFacts
 from pycutlass.pytorch.explained.layout import HEIGHT, WIDTH, Layout, Place
 from pycutlass.pytorch.explained.markup import Markup, joined, tag
 from pycutlass.pytorch.explained.picture import Box
+from pycutlass.pytorch.tables import operators
 
 __all__ = ["drawn", "time_of"]
 
@@ -46,13 +47,14 @@ def _line(above: Place, below: Place) -> Markup:
 
 def _drawn(box: Box, place: Place, regions: Mapping[str, RegionFacts]) -> Markup:
     facts = regions.get(box.name) if box.kind == "region" else None
-    under = box.shape if facts is None else time_of(facts)
+    under = box.shape if facts is None else f"{box.name}: {time_of(facts)}"
+    title = box.title if facts is None else operators(facts.region)
     said = box.title if not box.reason else f"{box.title}: {box.reason}"
     if facts is not None:
         said = f"{box.name}: {box.title}\n{facts.region.problem}\n{time_of(facts)}"
     kind = f"box {box.kind}" if facts is None else f"box region {facts.region.kind}"
     shape = tag("rect", width=WIDTH, height=HEIGHT, rx=7)
-    first = tag("text", _cut(box.title), x=WIDTH // 2, y=19)
+    first = tag("text", _cut(title), x=WIDTH // 2, y=19)
     second = tag("text", _cut(under), x=WIDTH // 2, y=36, class_="under")
     inside = joined(tag("title", said), shape, first, second)
     put = f"translate({place.x - WIDTH / 2:.1f} {place.y})"

@@ -9,7 +9,7 @@ from pycutlass.pytorch.explained.picture import Box
 
 __all__ = ["Layout", "Place", "laid_out"]
 
-WIDTH, HEIGHT = 230, 46  # of a box
+WIDTH, HEIGHT = 250, 46  # of a box
 _GAP, _STEP = 26, 84  # between boxes of a layer, and from one layer to the next
 _BEND = 18  # width of a line that passes a layer
 _SWEEPS = 8
