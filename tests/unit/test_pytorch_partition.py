@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -190,6 +191,20 @@ def test_activations(activation: nn.Module) -> None:
     assert not made.left, made
 
 
+def test_slopes_of_prelu_go_along_axis_1() -> None:
+    slopes = some(8, dtype=torch.float64)
+    for shape, is_taken in (((4, 8), True), ((2, 8, 8), False)):  # where axis 1 is not the last one, and is as long
+        made = taken(lambda x, w: functional.prelu(x @ w, slopes), some(*shape).double(), some(8, 8).double())
+        assert bool(made.regions[0].fused) is is_taken, made
+    made = taken(nn.Sequential(nn.Conv2d(4, 8, 3), nn.PReLU(8)), some(2, 4, 10, 10))
+    assert not made.left and made.regions[0].inputs[-1].form == "row"
+
+
+def test_celu_that_grows_exponentially_is_left() -> None:
+    made = taken(lambda x, w: functional.celu(x @ w, -0.7), some(4, 8), some(8, 8))
+    assert "negative alpha" in made.left["celu"]
+
+
 # What stands beside the product
 
 BESIDE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], str]] = {
@@ -365,6 +380,8 @@ def test_reductions_that_are_left() -> None:
     made = taken(lambda x, w: (lambda y: (y, y / y.sum(-1, keepdim=True)))(x @ w), some(4, 8), some(8, 8))
     assert fused(made) == [("matmul", "sum_1")]
     assert "reads sum_1" in made.left["div"] or "reads a reduction" in made.left["div"]
+    made = taken(lambda x, w: (lambda y: (y, y.sum(-1, dtype=torch.float64)))(x @ w), torch.ones(4, 8), torch.eye(8))
+    assert "in float64" in made.left["sum_1"]
 
 
 # Graphs that are none of layers in a row
@@ -458,6 +475,11 @@ def test_data_dependent_shapes() -> None:
 
 
 LEFT: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
+    "no alpha": (
+        lambda x, w, c: torch.addmm(c, x, w, alpha=0),
+        (some(4, 8) * math.inf, some(8, 8), some(4, 8)),
+        "leaves the product out",
+    ),
     "complex": (lambda x, w: (x @ w).abs(), (some(4, 8) + 0j, some(8, 8) + 0j), "complex64"),
     "int64": (
         lambda x, w: x @ w,

@@ -17,6 +17,17 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.pytorch.regions.products import value_of
 
 __all__ = ["captured", "with_input_extents"]
+_aten: Any = torch.ops.aten
+
+
+def _prelu(x: torch.Tensor, slopes: torch.Tensor) -> Any:
+    """Give slopes of axis 1 the shape by which they broadcast."""
+    extents = [1, -1, *(1 for _ in x.shape[2:])]
+    return _aten._prelu_kernel.default(x, _aten.view.default(slopes, extents[: x.dim()] if x.dim() > 1 else [-1]))
+
+
+#: Operators that are taken apart when a model is captured, since they are none that go element by element.
+_TAKEN_APART = {_aten.prelu.default: _prelu}
 
 
 def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
@@ -31,7 +42,7 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
         warnings.simplefilter("ignore")  # of torch about torch
         program = model if isinstance(model, ExportedProgram) else _exported(model, example_inputs, dynamic)
         try:
-            made: Any = program.run_decompositions({}).module()
+            made: Any = program.run_decompositions(_TAKEN_APART).module()
         except Exception as error:
             raise ArgumentError(f"torch.export cannot take views and changes out of the model: {error}") from error
     for node in list(made.graph.nodes):  # what it asserts of types was so when it was captured, and would read results
