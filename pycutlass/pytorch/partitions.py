@@ -19,6 +19,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.capture import captured
 from pycutlass.pytorch.regions.partitioner import found_in
+from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.region import Region
 from pycutlass.pytorch.regions.writing import Written
 
@@ -30,7 +31,7 @@ _OPTIONS, _NAME = "pycutlass_options", "pycutlass_name"
 
 
 class RegionModule(nn.Module):
-    """A region of a model, computed by one operator; by torch's own where a gradient is asked for.
+    """A region of a model, computed by one operator; by torch's own for gradients, and where autocast has been changed.
 
     Parameters
     ----------
@@ -43,11 +44,35 @@ class RegionModule(nn.Module):
     def __init__(self, region: Region, fused: GraphModule, plain: GraphModule) -> None:
         super().__init__()
         self.region, self.fused, self.plain = region, fused, plain
+        known = [node for node in fused.graph.nodes if node.op == "placeholder"]
+        values = [value_of(node) for node in known]
+        #: Of each input its name and type; None of numbers.
+        self.types = [
+            (node.name, value.dtype) if isinstance(value, torch.Tensor) else None
+            for node, value in zip(known, values, strict=True)
+        ]
+        self.device_type = next(value.device.type for value in values if isinstance(value, torch.Tensor))
+        self.was_cast = torch.is_autocast_enabled(self.device_type)
 
     def forward(self, *inputs: Any) -> Any:
-        """Return the region's results."""
+        """Return the region's results.
+
+        Raises
+        ------
+        ArgumentError
+            A tensor of another type than it had when the model was partitioned, which the kernel is for.
+        """
         asks = torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
-        return self.plain(*inputs) if asks else self.fused(*inputs)
+        if asks or torch.is_autocast_enabled(self.device_type) is not self.was_cast:
+            return self.plain(*inputs)
+        for known, given in zip(self.types, inputs, strict=True):
+            if known is not None and given.dtype is not known[1]:
+                name, dtype = known
+                raise ArgumentError(
+                    f"{name} is of {given.dtype}, and was of {dtype} when the model was partitioned, for which "
+                    f"{self.region.name} has a kernel: convert the model itself, and partition it again"
+                )
+        return self.fused(*inputs)
 
     def extra_repr(self) -> str:
         """Return what is computed."""
@@ -179,7 +204,9 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     Notes
     -----
     Values inside of a region are not rounded to the types that tensors between torch's operators would have, but to
-    those that the model converts to. Where a gradient is asked for, regions run as they were in the model.
+    those that the model converts to. Where a gradient is asked for, regions run as they were in the model; and where
+    autocast is on that was off when the model was partitioned, or the other way round. Partition a model under the
+    autocast that it runs under.
 
     Examples
     --------

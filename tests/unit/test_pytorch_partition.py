@@ -161,6 +161,20 @@ def test_activations(activation: nn.Module) -> None:
     assert not made.left, made
 
 
+def test_slopes_of_prelu_go_along_axis_1() -> None:
+    slopes = some(8, dtype=torch.float64)
+    for shape, is_taken in (((4, 8), True), ((2, 8, 8), False)):  # where axis 1 is not the last one, and is as long
+        made = taken(lambda x, w: functional.prelu(x @ w, slopes), some(*shape).double(), some(8, 8).double())
+        assert bool(made.regions[0].fused) is is_taken, made
+    made = taken(nn.Sequential(nn.Conv2d(4, 8, 3), nn.PReLU(8)), some(2, 4, 10, 10))
+    assert not made.left and made.regions[0].inputs[-1].form == "row"
+
+
+def test_celu_that_grows_exponentially_is_left() -> None:
+    made = taken(lambda x, w: functional.celu(x @ w, -0.7), some(4, 8), some(8, 8))
+    assert "negative alpha" in made.left["celu"]
+
+
 # What stands beside the product
 
 BESIDE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], str]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,11 @@ def test_data_dependent_shapes() -> None:
 
 
 LEFT: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
+    "no alpha": (
+        lambda x, w, c: torch.addmm(c, x, w, alpha=0),
+        (some(4, 8) * math.inf, some(8, 8), some(4, 8)),
+        "leaves the product out",
+    ),
     "complex": (lambda x, w: (x @ w).abs(), (some(4, 8) + 0j, some(8, 8) + 0j), "complex64"),
     "int64": (
         lambda x, w: x @ w,

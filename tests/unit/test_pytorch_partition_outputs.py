@@ -89,6 +89,16 @@ def test_results_lie_in_memory_as_they_did() -> None:
     assert taken(conv, some(2, 3, 6, 6)).counts == {"conv2d": 1, "mm": 1}
 
 
+def test_strides_of_single_pixels_are_those_of_the_model() -> None:
+    def model(x: Tensor, w: Tensor) -> Tensor:
+        return functional.interpolate(torch.relu(functional.conv2d(x, w)), scale_factor=2) * 2
+
+    x, w = some(2, 4, 3, 3), some(8, 4, 3, 3)
+    made = taken(model, x, w)
+    assert fused(made) == [("conv2d", "relu")]
+    assert made(x, w).stride() == model(x, w).stride()  # by which torch chooses how larger images lie
+
+
 REDUCED: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = {
     "of rows": (lambda y: y.sum(-1), (4, 8), (8, 6)),
     "of columns": (lambda y: y.sum(0, keepdim=True), (4, 8), (8, 6)),
@@ -133,3 +143,5 @@ def test_reductions_that_are_left() -> None:
     made = taken(lambda x, w: (lambda y: (y, y / y.sum(-1, keepdim=True)))(x @ w), some(4, 8), some(8, 8))
     assert fused(made) == [("matmul", "sum_1")]
     assert "reads sum_1" in made.left["div"] or "reads a reduction" in made.left["div"]
+    made = taken(lambda x, w: (lambda y: (y, y.sum(-1, dtype=torch.float64)))(x @ w), torch.ones(4, 8), torch.eye(8))
+    assert "in float64" in made.left["sum_1"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import operator
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +19,17 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.pytorch.regions.products import value_of
 
 __all__ = ["captured", "with_input_extents"]
+_aten: Any = torch.ops.aten
+
+
+def _prelu(x: torch.Tensor, slopes: torch.Tensor) -> Any:
+    """Give slopes of axis 1 the shape by which they broadcast."""
+    extents = [1, -1, *(1 for _ in x.shape[2:])]
+    return _aten._prelu_kernel.default(x, _aten.view.default(slopes, extents[: x.dim()] if x.dim() > 1 else [-1]))
+
+
+#: Operators that are taken apart when a model is captured, since they are none that go element by element.
+_TAKEN_APART = {_aten.prelu.default: _prelu}
 
 
 def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
@@ -31,7 +44,7 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
         warnings.simplefilter("ignore")  # of torch about torch
         program = model if isinstance(model, ExportedProgram) else _exported(model, example_inputs, dynamic)
         try:
-            made: Any = program.run_decompositions({}).module()
+            made: Any = _detached(program).run_decompositions(_TAKEN_APART).module()
         except Exception as error:
             raise ArgumentError(f"torch.export cannot take views and changes out of the model: {error}") from error
     for node in list(made.graph.nodes):  # what it asserts of types was so when it was captured, and would read results
@@ -40,6 +53,29 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
     with_input_extents(made.graph)
     found: GraphModule = made
     return found
+
+
+def _detached(program: ExportedProgram) -> ExportedProgram:
+    """Return a program in which results of `torch.no_grad` are detached, since decompositions inline such blocks."""
+    block: Any = torch.ops.higher_order.wrap_with_set_grad_enabled
+    if not any(_is_without_grad(node, block) for node in program.graph.nodes):
+        return program
+    graph = copy.deepcopy(program.graph)
+    for node in list(graph.nodes):
+        is_result = node.target is operator.getitem and _is_without_grad(node.args[0], block)
+        if is_result and isinstance(value_of(node), torch.Tensor):
+            with graph.inserting_after(node):
+                made = graph.call_function(_aten.detach.default, (node,))
+            made.meta = dict(node.meta)
+            node.replace_all_uses_with(made, delete_user_cb=lambda user, made=made: user is not made)
+            node.name, made.name = made.name, node.name  # by which the program knows its results
+    module = GraphModule(program.graph_module, graph)
+    module.meta.update(program.graph_module.meta)
+    return program._update(module, program.graph_signature)
+
+
+def _is_without_grad(node: Node, block: Any) -> bool:
+    return node.target is block and node.args[0] is False
 
 
 def _exported(model: Any, example_inputs: Any, dynamic: Any) -> ExportedProgram:

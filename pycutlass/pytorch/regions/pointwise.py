@@ -121,6 +121,8 @@ def _less_one(x: Any) -> Any:
 
 
 def _elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
+    if input_scale < 0:
+        raise UnfusedError("grows exponentially below 0, since it divides by a negative alpha")
     below = _less_one(epilogue.minimum(x * input_scale, 0.0)) * (alpha * scale)
     return epilogue.where(x > 0.0, x * scale, below)
 
@@ -266,7 +268,6 @@ _NUMERIC: dict[str, Callable[..., Any]] = {
     "elu": _elu,
     "selu": _selu,
     "celu": _celu,
-    "prelu": lambda x, slope: epilogue.where(x > 0.0, x, x * slope),
     "_prelu_kernel": lambda x, slope: epilogue.where(x > 0.0, x, x * slope),
     "gelu_backward": _gelu_backward,
     "silu_backward": _silu_backward,

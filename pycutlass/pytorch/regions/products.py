@@ -131,6 +131,8 @@ def _matrices(node: Node, name: str, given: dict[str, Any]) -> Product | str:
         alpha, beta = given["alpha"], given["beta"]
         if isinstance(alpha, Node) or isinstance(beta, Node):
             return "its alpha or beta is known only when it runs"
+        if alpha == 0:
+            return "its alpha is 0, for which torch leaves the product out"
         addend = given["self"] if beta != 0 else None
         return Product(node, kind, a, b, shape, addend=addend, alpha=alpha, beta=beta)
     a, b = (given[each] for each in (("self", "other") if name == "matmul" else ("self", "mat2")))

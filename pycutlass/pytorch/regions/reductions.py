@@ -85,6 +85,8 @@ def unlike_reduction(node: Node, product: Product) -> str:
         return "reduces to what is no tensor of fractions"
     if dtype is not None and dtype not in _TYPES:
         return f"reduces to {dtype}, and kernels reduce fractions"
+    if made.dtype is torch.float64 and value_of(product.node).dtype is not torch.float64:
+        return "reduces in float64, and the epilogue of such a product is computed in float32"
     if any(isinstance(each, Node) for each in node.args[1:]):
         return "reduces axes that are known only when it runs"
     if reduction_of(node, product) is None:

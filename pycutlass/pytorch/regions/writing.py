@@ -232,9 +232,14 @@ class _Writer:
 
     def _laid(self, made: Node, value: torch.Tensor, natural: tuple[int, ...]) -> Node:
         """Return a result with the order of axes in memory that tracing has seen, copied where it is another."""
-        if _lies(value, natural):
-            return made
         axes = tensor_form(value).order
+        if _lies(value, natural):
+            # Strides of axes of one element say nothing of memory, but torch chooses memory formats by them.
+            if _lies(value, natural, ones=True) or not _lies(value, axes, ones=True):
+                return made
+            made = self.reshaped(self.call(_aten.permute.default, made, list(natural)), (-1,))
+            made = self.reshaped(made, tuple(value.shape[axis] for axis in axes))
+            return self.call(_aten.permute.default, made, [axes.index(axis) for axis in range(len(axes))])
         if not _lies(value, axes):
             raise Unwritable(
                 f"lies in memory with strides {tuple(value.stride())}, which are those of no packed tensor"
@@ -303,11 +308,14 @@ def _has_rank(product: Product, rank: int) -> bool:
     return rank == (2 if product.kind == "mm" else 3)
 
 
-def _lies(value: torch.Tensor, axes: tuple[int, ...]) -> bool:
-    """Return whether a tensor is packed, with its axes in this order from the outermost to the adjacent one."""
+def _lies(value: torch.Tensor, axes: tuple[int, ...], *, ones: bool = False) -> bool:
+    """Return whether a tensor is packed, with its axes in this order from the outermost to the adjacent one.
+
+    Strides of axes of one element count where `ones` says so.
+    """
     step: Any = 1
     for axis in reversed(axes):
-        if not same(value.shape[axis], 1):
+        if ones or not same(value.shape[axis], 1):
             if not same(value.stride(axis), step):
                 return False
             step = step * value.shape[axis]
