@@ -213,6 +213,17 @@ def test_numbers_that_are_known_when_it_runs_are_scalars() -> None:
     compared(model, made, some(7, 8), some(8, 6))
 
 
+def test_tensors_of_one_number_are_constants() -> None:
+    def model(x: Tensor, w: Tensor, mask: Tensor) -> Tensor:
+        y = torch.where(mask, x @ w, torch.full((), -0.3, dtype=x.dtype))
+        return torch.maximum(y, torch.full((4, 6), 0.1, dtype=x.dtype)) * torch.scalar_tensor(2.0)
+
+    made = taken(model, some(4, 8, dtype=torch.bfloat16), some(8, 6, dtype=torch.bfloat16), some(4, 6) > 0)
+    assert [each.node for each in made.regions[0].inputs] == ["inputs_2"] and not made.left
+    constants = {value.data for value in made.regions[0].function.graph.values if value.node == "constant"}
+    assert (float(torch.tensor(0.1, dtype=torch.bfloat16)).hex(),) in constants
+
+
 def test_addmm_and_its_scalars() -> None:
     made = taken(lambda c, x, w: torch.addmm(c, x, w, alpha=0.5, beta=2).tanh(), some(4, 6), some(4, 8), some(8, 6))
     assert fused(made) == [("addmm", "tanh")] and made.regions[0].inputs[0].form == "matrix"

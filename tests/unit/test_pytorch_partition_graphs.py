@@ -323,3 +323,13 @@ def test_models_and_inputs_that_are_none() -> None:
         partition(nn.Linear(8, 8), None)
     with pytest.raises(errors.ArgumentError, match="cannot capture"):
         partition(nn.Linear(8, 8), some(4, 9))
+
+
+def test_casts_of_autocast_are_part_of_a_partition() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)).eval(), some(4, 8)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        made, expected = partition(model, x, options=ALL), model(x)
+    with torch.no_grad():
+        got = made(x)
+    assert got.dtype is torch.bfloat16 and {region.problem.a.dtype for region in made.regions} == {"bfloat16"}
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=1e-2)

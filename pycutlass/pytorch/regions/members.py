@@ -21,7 +21,7 @@ __all__ = [
     "NORMS",
     "applied",
     "arguments_of",
-    "channels_of",
+    "constant_of",
     "is_symbol",
     "is_view",
     "norm_of",
@@ -50,6 +50,9 @@ NORMS: dict[str, int | None] = {
     "cudnn_batch_norm": 5,
     "_native_batch_norm_legit_no_training": None,
 }
+#: What makes tensors of one number, and where it has that.
+_FILLED = {"full": 1, "scalar_tensor": 0}
+_ROUNDING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COMPUTED = (torch.float16, torch.bfloat16, torch.float32)
 _READ = (*_COMPUTED, torch.float64, torch.bool, torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
 #: Well-known neighbours, and why they are not part of a region.
@@ -80,6 +83,17 @@ def is_view(node: Node) -> bool:
     return node.target is operator.getitem or name_of(node.target) in _VIEWS
 
 
+def constant_of(node: Node) -> float | None:
+    """Return the number that all elements of a tensor are, which the graph itself has; None of other tensors."""
+    name = name_of(node.target) if node.op == "call_function" else ""
+    if name not in _FILLED or not isinstance(value_of(node), torch.Tensor):
+        return None
+    value = node.args[_FILLED[name]]
+    if isinstance(value, bool) or not isinstance(value, int | float) or value_of(node).dtype not in _ROUNDING:
+        return None
+    return float(torch.tensor(value, dtype=value_of(node).dtype))
+
+
 def is_symbol(value: Any) -> bool:
     """Return whether this is a number that is known when a graph runs."""
     return isinstance(value, torch.SymInt | torch.SymFloat)
@@ -107,11 +121,6 @@ def arguments_of(node: Node) -> tuple[Node, ...]:
 def tensors_of(node: Node) -> tuple[Node, ...]:
     """Return the tensors that a node reads."""
     return tuple(each for each in arguments_of(node) if not is_symbol(value_of(each)))
-
-
-def channels_of(product: Product) -> int:
-    """Return the axis that a batch norm goes by."""
-    return 1 if product.kind == "conv2d" else -1
 
 
 def applied(node: Node, of: Callable[[Node], Any], of_norm: Callable[[Node], tuple[Any, Any]]) -> Any:

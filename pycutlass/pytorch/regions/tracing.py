@@ -16,7 +16,15 @@ from pycutlass.epilogue.graph import Input
 from pycutlass.epilogue.parameters import traced
 from pycutlass.pytorch.regions.extents import Form, form_of
 from pycutlass.pytorch.regions.growth import Grown
-from pycutlass.pytorch.regions.members import applied, arguments_of, is_symbol, is_view, norm_of, tensors_of
+from pycutlass.pytorch.regions.members import (
+    applied,
+    arguments_of,
+    constant_of,
+    is_symbol,
+    is_view,
+    norm_of,
+    tensors_of,
+)
 from pycutlass.pytorch.regions.pointwise import truth
 from pycutlass.pytorch.regions.products import Product, value_of
 from pycutlass.pytorch.regions.reductions import is_reduction, reduced
@@ -173,7 +181,7 @@ def _look(region: Grown, inputs: _Inputs) -> None:
                 inputs.add(node, Form("row", (channels,)), dtype, part)
             continue
         for each in tensors_of(node):
-            if each not in inside:
+            if each not in inside and constant_of(each) is None:
                 _beside(inputs, product, each, node)
         for each in arguments_of(node):
             if is_symbol(value_of(each)):
@@ -217,6 +225,9 @@ def _computed(region: Grown, inputs: _Inputs, accum: Any, given: dict[str, Any],
                 return made[each]
             if is_symbol(value_of(each)):
                 return given[inputs.add(each, None, torch.float64).name]
+            number = constant_of(each)
+            if number is not None:
+                return number
             return read(_beside(inputs, product, each, node))
 
         def of_norm(norm: Node) -> tuple[Any, Any]:
