@@ -24,7 +24,7 @@ from pycutlass.plan.conv_problem import with_images
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.readings import range_of
 from pycutlass.pytorch.fused_shapes import Extents, folded, given_scalars, laid, result_shape, unfolded
-from pycutlass.pytorch.handles import epilogue_handle, fused
+from pycutlass.pytorch.handles import fused
 from pycutlass.pytorch.images import Geometry, new_images
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.partitions import Partition, RegionModule, check_partitioned
@@ -209,9 +209,8 @@ def plan_name(region: Region) -> str:
     problem.pop("ranges")
     for form in ("a", "d"):
         problem[form]["shape"] = tuple(each if isinstance(each, int) else "any" for each in problem[form]["shape"])
-    types = {each.name: getattr(torch, each.dtype) for each in region.outputs}
     inputs = [(each.name, each.form, each.dtype) for each in region.inputs]
-    text = json.dumps([problem, epilogue_handle(region.function, **types), inputs], sort_keys=True)
+    text = json.dumps([problem, region.handle, inputs], sort_keys=True)
     return f"{region.kind}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -321,6 +320,9 @@ class LibraryKernel(nn.Module):
         if extents.batch:
             a, b, tensors, extents = folded(made, a, b, tensors, extents)
         given = {read.name: laid(read, each, extents) for read, each in zip(made.reads, tensors, strict=True)}
+        if extents.batch:  # a number for each matrix is a line of one there
+            numbers = {read.name for read in made.reads if read.form == "number" and given[read.name].numel() > 1}
+            given |= {name: given[name].unsqueeze(-1) for name in numbers}
         given |= {"a": _lying(a, self.layouts["a"]), "b": _lying(b, self.layouts["b"])}
         written = {each.name: a.new_empty(result_shape(each, extents), dtype=each.dtype) for each in made.writes}
         self._run(given, written, given_scalars(made, scalars))

@@ -21,7 +21,6 @@ import pycutlass.pytorch
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 from pycutlass.exports.library import described
 from pycutlass.pytorch import libraries
-from pycutlass.pytorch.handles import epilogue_handle
 from pycutlass.pytorch.regions.plans import gpu_of
 from pycutlass.tuning.problems import problems_of
 
@@ -49,15 +48,29 @@ def built(monkeypatch) -> Built:
 class Plan:
     """A plan of a library on the host: it computes by the operator's meaning, of tensors by name."""
 
-    def __init__(self, region: Any) -> None:
-        self._region, self.runs = region, 0
+    def __init__(self, region: Any, described: Any) -> None:
+        self._region, self._described, self.runs = region, described, 0
+
+    def check(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Compare shapes with those that a library checks: of vectors one may stand for all matrices of a batch."""
+        assert set(tensors) == {each.name for each in self._described.tensors}
+        for each in self._described.tensors:
+            given = tensors[each.name]
+            shape = tuple(given.permute(0, 2, 3, 1).shape if each.layout == "pixels" else given.shape)
+            fits = [len(shape) == len(of) and all(e in (-1, x) for x, e in zip(shape, of, strict=True))
+                    for of in (each.extents, each.extents[1:] if each.shared else each.extents)]  # fmt: skip
+            assert any(fits), (each, shape)
 
     def run(self, *, scalars: Any, out: torch.Tensor, **tensors: torch.Tensor) -> None:
+        self.check({"out": out, **tensors})
         self.runs += 1
         region = self._region
-        types = {each.name: getattr(torch, each.dtype) for each in region.outputs}
-        handle = epilogue_handle(region.function, **types)
-        inputs = [tensors.pop(each.name) for each in region.inputs if each.form != "scalar"]
+        handle = region.handle
+        inputs = [
+            tensors.pop(each.name).flatten() if each.form == "number" else tensors.pop(each.name)
+            for each in region.inputs
+            if each.form != "scalar"
+        ]
         numbers = [scalars[each.name] for each in region.inputs if each.form == "scalar"]
         a, b, problem = tensors.pop("a"), tensors.pop("b"), region.problem
         if region.kind == "conv2d":
@@ -79,8 +92,10 @@ class Library(dict[str, Any]):
     path = Path("kernels.so")
 
     def __init__(self, model: Any, plans: dict[str, Any]) -> None:
-        super().__init__({libraries.plan_name(region): Plan(region) for region in model.regions})
         made = [described(plan, name) for name, plan in plans.items()]
+        by_name = {each.name: each for each in made}
+        names = {libraries.plan_name(region): region for region in model.regions}
+        super().__init__({name: Plan(region, by_name[name]) for name, region in names.items()})
         tensors = [[{"name": each.name, "layout": each.layout} for each in plan.tensors] for plan in made]
         self.manifest = {"plans": [{"name": p.name, "tensors": t} for p, t in zip(made, tensors, strict=True)]}
 
@@ -145,6 +160,37 @@ def test_a_loaded_model_runs_the_librarys_kernels(built, monkeypatch):
     assert all(plan.runs == 1 for plan in library.values()), "the model itself stays as it was"
     assert {id(each) for each in loaded.parameters()} == {id(each) for each in model.parameters()}
     assert loaded.regions == model.regions and dict(loaded.left) == dict(model.left)
+
+
+class Batches(nn.Module):
+    """Numbers for each matrix and for all, conditions, several results, and sums of rows."""
+
+    def forward(
+        self, x: torch.Tensor, y: torch.Tensor, each: torch.Tensor, one: torch.Tensor, mask: torch.Tensor
+    ) -> Any:
+        """Return results of four products."""
+        scaled = (x @ y) * each
+        chosen = torch.where(mask, (x[0] @ y[0]) * one, 0.0)
+        positive = (x @ y + 1.0).relu()
+        single = x[:1] @ y[:1] * 0.5
+        return scaled, chosen, positive, positive.sum(-1), single
+
+
+def test_whatever_an_epilogue_reads_and_writes_is_handed_over(built, monkeypatch):
+    torch.manual_seed(0)
+    x, y = torch.randn(4, 16, 32).half(), torch.randn(4, 32, 24).half()
+    inputs = x, y, torch.randn(4, 1, 1).half(), torch.randn(1).half(), torch.rand(16, 24) > 0.5
+    model = pycutlass.pytorch.partition(Batches(), inputs, options={"sm": 80, "min_gain": 0})
+    assert len(model.regions) == 4 and {"number", "matrix"} == {e.form for r in model.regions for e in r.inputs}
+    pycutlass.pytorch.build(model)
+    library = Library(model, built.plans)
+    monkeypatch.setattr(libraries, "load_library", lambda path: library)
+    monkeypatch.setattr(libraries.LibraryKernel, "is_for", lambda self, tensor: True)
+    loaded = pycutlass.pytorch.load("kernels.so", model)
+    with torch.no_grad():
+        for found, wanted in zip(loaded(*inputs), Batches()(*inputs), strict=True):
+            torch.testing.assert_close(found, wanted, atol=2e-2, rtol=2e-2)
+    assert sum(plan.runs for plan in library.values()) == 4
 
 
 def test_operands_that_lie_otherwise_are_copied(built, monkeypatch):

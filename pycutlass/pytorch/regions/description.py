@@ -35,6 +35,7 @@ def described(region: Grown, epilogue: Epilogue, made: Written, name: str, gain:
         tuple(sorted(outputs, key=lambda each: each.name != "D")),
         _source(product.node.meta.get("stack_trace")),
         gain,
+        made.handle,
     )
 
 

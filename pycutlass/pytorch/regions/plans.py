@@ -23,7 +23,7 @@ from pycutlass.plan.conv_call import precision_of as precision_of_images
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.fused_shapes import with_adjacent_k
-from pycutlass.pytorch.handles import epilogue_handle, fused
+from pycutlass.pytorch.handles import fused
 from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.region import Region, TensorForm, evaluated
 from pycutlass.trials import Database
@@ -51,8 +51,7 @@ def plan_of(region: Region, sizes: Mapping[str, int]) -> Gemm | Conv2d:
     """
     problem = region.problem.bound(**{name: sizes[name] for name in region.problem.symbols if name in sizes})
     a, b = _tensor(problem.a), _tensor(problem.b)
-    types = {each.name: getattr(torch, each.dtype) for each in region.outputs}
-    made = fused(epilogue_handle(region.function, **types), a.dtype)
+    made = fused(region.handle, a.dtype)
     if problem.kind != "conv2d" and not a.dtype.is_floating_point and not made.is_plain:
         a, b = with_adjacent_k(a, b)
     tensors = {each.name: _beside(each.dtype) for each in region.inputs if each.form != "scalar"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -191,6 +191,8 @@ class Region:
         Where the product stands in the model's source: ``'file.py", line 3, in forward'`` and the line; "" if unknown.
     gain : float or None
         Which share of the time of torch's operators is predicted to be saved; None where nothing was predicted.
+    handle : str
+        The function with the types of its outputs, as the region's operator takes it.
     """
 
     name: str
@@ -203,6 +205,7 @@ class Region:
     outputs: tuple[RegionOutput, ...]
     source: str = ""
     gain: float | None = None
+    handle: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         """Return a line: what is computed, and of what size."""
