@@ -12,6 +12,7 @@ from pycutlass.calls import public, shown, suggestion
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, items_of
 from pycutlass.trials.values import at_least, positive
+from pycutlass.tuning.options import seconds_of
 
 __all__ = ["Options"]
 
@@ -91,8 +92,9 @@ class Options:
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentTypeError(f"{name} must be True or False, got {shown(getattr(self, name))}")
-        if self.rest not in _RESTS:
-            near = suggestion(self.rest, _RESTS) if isinstance(self.rest, str) else ""
+        is_text = isinstance(self.rest, str)
+        if not is_text or self.rest not in _RESTS:
+            near = suggestion(self.rest, _RESTS) if is_text else ""
             raise ArgumentError(f"rest must be 'inductor' or 'eager', got {shown(self.rest)}.{near}")
         checked: dict[str, Any] = {
             "sm": None if self.sm is None else at_least(80, "sm", self.sm),
@@ -101,7 +103,9 @@ class Options:
             "tmp_dir": _directory(self.tmp_dir),
             "min_gain": _share(self.min_gain),
         }
-        if self.budget is not None and not isinstance(self.budget, str):
+        if isinstance(self.budget, str):
+            seconds_of(self.budget)  # which refuses other text before anything is tuned
+        elif self.budget is not None:
             checked["budget"] = positive("budget", "seconds", self.budget)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -121,6 +125,9 @@ class Options:
             return given
         if not isinstance(given, Mapping):
             raise ArgumentTypeError(f"options must be pycutlass.pytorch.Options or a dict, got {shown(given)}")
+        names = [name for name in given if not isinstance(name, str)]
+        if names:
+            raise ArgumentTypeError(f"options have names, which are text, and {shown(names[0])} is none")
         return cls().changed(**dict(given))
 
     def check_beside(self, partitioned: Options) -> None:

@@ -52,7 +52,7 @@ class RegionModule(nn.Module):
             for node, value in zip(known, values, strict=True)
         ]
         self.device_type = next(value.device.type for value in values if isinstance(value, torch.Tensor))
-        self.was_cast = torch.is_autocast_enabled(self.device_type)
+        self.was_cast = self._is_cast()
 
     def forward(self, *inputs: Any) -> Any:
         """Return the region's results.
@@ -63,7 +63,7 @@ class RegionModule(nn.Module):
             A tensor of another type than it had when the model was partitioned, which the kernel is for.
         """
         asks = torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
-        if asks or torch.is_autocast_enabled(self.device_type) is not self.was_cast:
+        if asks or self._is_cast() is not self.was_cast:
             return self.plain(*inputs)
         for known, given in zip(self.types, inputs, strict=True):
             if known is not None and given.dtype is not known[1]:
@@ -73,6 +73,10 @@ class RegionModule(nn.Module):
                     f"{self.region.name} has a kernel: convert the model itself, and partition it again"
                 )
         return self.fused(*inputs)
+
+    def _is_cast(self) -> bool:
+        """Return whether autocast is on; there are devices, such as meta, without one."""
+        return torch.amp.is_autocast_available(self.device_type) and torch.is_autocast_enabled(self.device_type)
 
     def extra_repr(self) -> str:
         """Return what is computed."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from partition_models import (
@@ -306,6 +307,9 @@ def test_fast_math() -> None:
         ({"min_gain": 2}, "from 0 .every region. to below 1"),
         ({"min_gain": "much"}, "must be a share"),
         ({"rest": "triton"}, "rest must be"),
+        ({"rest": np.array(["inductor", "eager"])}, "rest must be"),
+        ({"budget": "5 parsecs"}, "budget must be seconds"),
+        ({3: 1}, "which are text"),
         ({"use_fast_math": 1}, "True or False"),
         ({"threads": 0}, "at least 1"),
         ({"threads": "all"}, "must be an integer"),

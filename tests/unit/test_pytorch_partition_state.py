@@ -83,3 +83,10 @@ def test_autocast_is_that_of_the_capture() -> None:
             torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
     assert inside.regions[0].problem.a.dtype == "bfloat16"
     assert apart(x).dtype is torch.float32
+
+
+def test_devices_without_autocast() -> None:
+    made = partition(nn.Linear(8, 8, device="meta").eval(), torch.empty(4, 8, device="meta"), options=ALL)
+    assert made.counts == {"mm": 1}
+    with torch.no_grad():
+        assert made(torch.empty(4, 8, device="meta")).shape == (4, 8)
