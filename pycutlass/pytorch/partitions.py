@@ -31,7 +31,7 @@ _OPTIONS, _NAME = "pycutlass_options", "pycutlass_name"
 
 
 class RegionModule(nn.Module):
-    """A region of a model, computed by one operator; by torch's own for gradients, and where autocast has been changed.
+    """A region of a model, computed by one operator; by torch's own for gradients, and under a new autocast.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class RegionModule(nn.Module):
             A tensor of another type than it had when the model was partitioned, which the kernel is for.
         """
         asks = torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
-        if asks or self._is_cast() is not self.was_cast:
+        if asks or (self._is_cast() and not self.was_cast):  # casts of its capture are in the graph
             return self.plain(*inputs)
         for known, given in zip(self.types, inputs, strict=True):
             if known is not None and given.dtype is not known[1]:
@@ -208,9 +208,8 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     Notes
     -----
     Values inside of a region are not rounded to the types that tensors between torch's operators would have, but to
-    those that the model converts to. Where a gradient is asked for, regions run as they were in the model; and where
-    autocast is on that was off when the model was partitioned, or the other way round. Partition a model under the
-    autocast that it runs under.
+    those that the model converts to. Where a gradient is asked for, regions run as they were in the model; and under an
+    autocast that was off when the model was partitioned. Partition a model under the autocast that it is to have.
 
     Examples
     --------
