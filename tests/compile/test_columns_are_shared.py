@@ -1,0 +1,75 @@
+"""Threads of Hopper-native kernels wait for each other where columns are reduced: each has a part of them.
+
+The emulation of epilogue functions goes through a tile by a loop of its own. What is seen here is that of kernels.
+"""
+
+# mypy: disable-error-code="valid-type,operator"
+# Annotations of epilogue functions say what a parameter stands for, which is no type of Python's.
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hopper_classes import PINGPONG, described, of_tma
+
+import pycutlass
+from pycutlass import GemmOperationUniversal, TensorDescription, compiler, cutlass, epilogue
+from pycutlass.epilogue import Source
+from pycutlass.toolkit import disassembled
+
+pytestmark = pytest.mark.compile
+
+AXES = {"columns": 0, "rows": 1}
+
+
+def reducing(axis: int) -> Any:
+    @pycutlass.epilogue_function
+    def reduced(accum: Any) -> Any:
+        return {"D": accum, "total": epilogue.sum(accum, axis=axis)}
+
+    return reduced
+
+
+def reading(axis: int) -> Any:
+    @pycutlass.epilogue_function
+    def reduced(accum: Any, c: Source) -> Any:
+        return {"D": accum + c, "total": epilogue.sum(accum + c, axis=axis)}
+
+    return reduced
+
+
+def gated(axis: int) -> Any:
+    @pycutlass.epilogue_function
+    def reduced(accum: Any) -> Any:
+        even, odd = epilogue.pairs(accum)
+        return {"D": even * odd, "total": epilogue.sum(even - odd, axis=axis)}
+
+    return reduced
+
+
+ROWS = TensorDescription(cutlass.float16, cutlass.RowMajor, 2)
+KERNELS = {
+    "computes first": (reducing, {}),
+    "computes first, pingpong": (reducing, {"schedule": PINGPONG, "shape": (64, 128, 64)}),
+    "reads C": (reading, {}),
+    "pairs": (gated, {}),
+    "without TMA": (reducing, {"C": ROWS}),
+}
+
+
+def barriers(kind: str, axis: int) -> int:
+    """Return how often threads of a kernel wait for others by a named barrier, in its machine code."""
+    function, how = KERNELS[kind]
+    C = how.get("C", of_tma("f16"))
+    functor = function(axis)(C.element, C.alignment, cutlass.float32)
+    operation: GemmOperationUniversal = described(**{"C": C, **how}, functor=functor)
+    compiler.add_module([operation], target="sm_90a")
+    return len(re.findall(r"\bBAR\.SYNC", disassembled(operation.artifacts["sm_90a"].cubin)))
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_threads_wait_for_each_other_once_more_for_each_subtile(kind: str) -> None:
+    across, before_and_after = 4, 2  # subtiles of 32 columns side by side in 128, and what they wait for
+    assert barriers(kind, AXES["columns"]) >= barriers(kind, AXES["rows"]) + across * before_and_after
