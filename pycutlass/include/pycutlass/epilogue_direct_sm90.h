@@ -196,7 +196,7 @@ struct DirectEpilogueSm90 : cutlass::epilogue::collective::detail::Sm90TmaWarpSp
           auto const computed = callbacks.visit(sums, 0, i, j);
           to.store(first_row + i * kRows, first_column + j * kColumns, converted<typename Types::ElementD>(computed));
         }
-        share_columns(callbacks, i, j, mma);
+        share_columns<FusionCallbacks>(callbacks, i, j, mma);
       }
     }
     leave_tile<kIsFunction>(callbacks);

@@ -81,10 +81,12 @@ CUTLASS_DEVICE void synchronize(Mma const&) {
   cutlass::arch::NamedBarrier::sync(cute::size(Mma{}), cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
 }
 
-/// Has them pass each other what the columns of a subtile come to, where they do.
-template <typename Callbacks, typename Mma>
+/// Has them pass each other what the columns of a subtile come to, where the fusion says so. Its callbacks of a tile do
+/// not: asked of them, no kernel would share anything.
+template <typename Fusion, typename Callbacks, typename Mma>
 CUTLASS_DEVICE void share_columns(Callbacks& callbacks, int i, int j, Mma const& mma) {
-  if constexpr (shares_columns<Callbacks>()) {
+  static_assert(!cute::is_same_v<Fusion, Callbacks>);
+  if constexpr (shares_columns<Fusion>()) {
     synchronize(mma);
     callbacks.synchronized(i, j);
     synchronize(mma);
@@ -282,7 +284,7 @@ struct EpilogueSm90 : Collective {
           callbacks.begin_loop(i, j);
           auto& sums = fragments(j % fragments_of_mma, i, j / fragments_of_mma);
           sums = callbacks.visit(sums, 0, i, j);
-          share_columns(callbacks, i, j, mma);
+          share_columns<FusionCallbacks>(callbacks, i, j, mma);
         }
       }
       callbacks.leave();
@@ -312,7 +314,7 @@ struct EpilogueSm90 : Collective {
         auto const& sums = fragments(j % fragments_of_mma, i, j / fragments_of_mma);
         if constexpr (WritesTarget<FusionCallbacks>::value) {
           callbacks.visit(sums, 0, i, j);
-          share_columns(callbacks, i, j, mma);
+          share_columns<FusionCallbacks>(callbacks, i, j, mma);
         } else {
           auto const computed = [&] {
             if constexpr (kComputesFirst) {
