@@ -17,6 +17,7 @@ from pycutlass.epilogue import (
     LinearCombinationGeneric,
 )
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import attribute
 from pycutlass.library import TensorDescription
 from pycutlass.plan.composed import Composed, TypedFunction
 from pycutlass.plan.forms import Columns, Form
@@ -177,7 +178,7 @@ def check_epilogue(given: Any) -> None:
     is_class = isinstance(given, type) and issubclass(given, Activation | EpilogueFunctor)
     kinds = Activation | Composed | EpilogueFunction | TypedFunction | Epilogue
     if given is not None and not is_class and not isinstance(given, kinds):
-        name = given if type(given) is str else getattr(given, "__name__", None)
+        name = given if type(given) is str else attribute(given, "__name__")
         how = "decorate a function of your own with pycutlass.epilogue_function"
         if type(name) is str and name in _ACTIVATIONS:
             how = f"pass pycutlass.{name}"

@@ -2,6 +2,7 @@
 // matrices as they come to its subtiles.
 #pragma once
 
+#include "pycutlass/function_reduction.h"
 #include "pycutlass/pairs_sm90.h"
 
 #include <cute/tensor.hpp>
@@ -11,7 +12,8 @@ namespace pycutlass {
 /// Subtiles ahead of the present one of which matrices are read, so that what the memory takes passes unnoticed.
 inline constexpr int kSubtilesAhead = 2;
 /// Bytes of the registers for what a thread reads of vectors when it begins a tile: of all of it, unless that is more.
-inline constexpr int kMostHeldBytes = 128;
+/// Sums of columns take registers themselves.
+inline constexpr int kMostHeldBytes = 128, kMostHeldBesideColumns = 32;
 
 /// What a thread reads for a tile that has `kDown` x `kAcross` subtiles, of two rows and `kGroups` groups of 8 columns
 /// each. It has two columns of each 8 side by side, of which `kVector` are moved at a time.
@@ -27,7 +29,10 @@ struct TileReaders {
   };
   /// Subtiles side by side of which vectors are held.
   static constexpr int kColumnBytes = AllReaders::kColumnBytes + HalfReaders::kColumnBytes;
-  static constexpr int kFits = kColumnBytes > 0 ? kMostHeldBytes / kColumnBytes : kAcross;
+  static constexpr bool kReducesColumns =
+      Reducers<typename Function::Reductions, typename Function::Number, 1, 1, 1>::kColumnLines > 0;
+  static constexpr int kMostBytes = kReducesColumns ? kMostHeldBesideColumns : kMostHeldBytes;
+  static constexpr int kFits = kColumnBytes > 0 ? kMostBytes / kColumnBytes : kAcross;
   static constexpr int kHeld = cute::min(kAcross, cute::max(kFits, kSubtilesAhead + 1));
 
   SubtileReaders columns[kHeld], lines[kDown], elements[kSubtilesAhead + 1];
