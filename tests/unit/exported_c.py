@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import pycutlass
+from pycutlass import TensorSpec
 from pycutlass.exports.building import include_flags
 
-__all__ = ["WARNINGS", "compiled", "ldd"]
+__all__ = ["WARNINGS", "any_plan", "compiled", "ldd"]
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 
@@ -28,3 +31,8 @@ def ldd(path: Path) -> set[str]:
     said = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=True).stdout
     names = {line.split()[0] for line in said.splitlines()}
     return {name.partition(".so")[0] for name in names if not name.startswith(("linux-vdso", "/lib"))}
+
+
+def any_plan(**options: Any) -> pycutlass.Gemm:
+    """Return a plan of a small GEMM."""
+    return pycutlass.Gemm(TensorSpec((64, 32), "float32"), TensorSpec((32, 16), "float32"), **options)
