@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks.common import BenchmarkError, Report, number, options
@@ -90,7 +91,7 @@ def cases(scale: int = 1, where: str = "cuda") -> Iterator[Case]:
             f"transformer block, {tokens} tokens",
             limit,
             the_block,
-            lambda tokens=tokens: drawn(tokens, width),  # type: ignore[misc]
+            partial(drawn, tokens, width),
         )
     block.clear()
 
@@ -165,7 +166,7 @@ def measure(case: Case, seconds: float, tuned: bool, report: Report) -> None:
             model(x)
             torch.cuda.synchronize()
             first[name] = time.perf_counter() - started
-            replays[name], result = _captured(lambda model=model: model(x))  # type: ignore[misc]
+            replays[name], result = _captured(partial(model, x))
             replays[name]()
             errors[name] = _error(result, exact)
             torch._dynamo.reset()

@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from pycutlass.calls import public
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.capture import with_input_extents
-from pycutlass.pytorch.regions.joined import with_own_casts
+from pycutlass.pytorch.regions.joined import split_casts
 from pycutlass.pytorch.regions.members import NORMS
 from pycutlass.pytorch.regions.partitioner import Found, found_in
 from pycutlass.pytorch.regions.plans import compile_together, sizes_of
@@ -199,7 +199,7 @@ def _with_regions(graph: Graph, options: Options) -> Found:
     assert module is not None
     with_input_extents(graph)
     if options.rest == "inductor":
-        with_own_casts(graph)
+        split_casts(graph)
     found = found_in(graph, options, _inlined, is_compiled=options.rest == "inductor")
     compile_together(found.regions, sizes_of(graph, found.regions, None))
     return found

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pycutlass.calls import public, shown, suggestion
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import as_int, items_of
 from pycutlass.trials.values import at_least, positive
-from pycutlass.tuning.options import seconds_of
+from pycutlass.tuning.options import directory_of, seconds_of, slices_of, threads_of
 
 __all__ = ["Options"]
 
 _FLAGS = ("use_3xtf32", "profile_all_alignments", "find_first_valid", "use_multiprocessing", "use_fast_math")
 _RESTS = ("inductor", "eager")
-_MOST_SLICES = 32
 
 
 @public
@@ -98,9 +94,9 @@ class Options:
             raise ArgumentError(f"rest must be 'inductor' or 'eager', got {shown(self.rest)}.{near}")
         checked: dict[str, Any] = {
             "sm": None if self.sm is None else at_least(80, "sm", self.sm),
-            "split_k_slices": _slices(self.split_k_slices),
-            "threads": _threads(self.threads),
-            "tmp_dir": _directory(self.tmp_dir),
+            "split_k_slices": slices_of(self.split_k_slices),
+            "threads": threads_of(self.threads),
+            "tmp_dir": directory_of(self.tmp_dir),
             "min_gain": _share(self.min_gain),
         }
         if isinstance(self.budget, str):
@@ -153,33 +149,6 @@ class Options:
                     f"{name!r} is no option of a partition: there are {', '.join(known)}.{suggestion(name, known)}"
                 )
         return replace(self, **changes)
-
-
-def _threads(value: Any) -> int:
-    number = as_int(value)
-    if number is None:
-        raise ArgumentTypeError(f"threads must be an integer, got {shown(value)}")
-    if number != -1 and number < 1:
-        raise ArgumentError(f"threads must be at least 1, or -1 for as many as cores and memory allow; got {number}")
-    return number
-
-
-def _slices(values: Any) -> tuple[int, ...]:
-    items = items_of(values, _MOST_SLICES)
-    if items is None or not items:
-        raise ArgumentTypeError(f"split_k_slices must be one or several integers in a list, got {shown(values)}")
-    return tuple(at_least(1, "each of split_k_slices", each) for each in items)
-
-
-def _directory(value: Any) -> Path | None:
-    if value is None:
-        return None
-    if not isinstance(value, str | os.PathLike):
-        raise ArgumentTypeError(f"tmp_dir must be a path, got {shown(value)}")
-    path = Path(os.fsdecode(value)).absolute()
-    if not path.is_dir():
-        raise ArgumentError(f"tmp_dir must be a directory, and {path} is none: make it first")
-    return path
 
 
 def _share(value: Any) -> float:

@@ -12,7 +12,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, items_of
 from pycutlass.trials.values import at_least, positive
 
-__all__ = ["DISTRIBUTIONS", "TuningOptions", "seconds_of"]
+__all__ = ["DISTRIBUTIONS", "TuningOptions", "directory_of", "seconds_of", "slices_of", "threads_of"]
 
 DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
 _FLAGS = (
@@ -106,10 +106,10 @@ class TuningOptions:
                 raise ArgumentTypeError(f"{name} must be True or False, got {shown(getattr(self, name))}")
         least = {"most_candidates": 1, "seed": 0, "least_rounds": 3, "most_rounds": 3}
         checked: dict[str, Any] = {name: at_least(bound, name, getattr(self, name)) for name, bound in least.items()}
-        checked["threads"] = _threads(self.threads)
+        checked["threads"] = threads_of(self.threads)
         checked["timeout"] = positive("timeout", "seconds", self.timeout)
-        checked["split_k_slices"] = _slices(self.split_k_slices)
-        checked["tmp_dir"] = _directory(self.tmp_dir)
+        checked["split_k_slices"] = None if self.split_k_slices is None else slices_of(self.split_k_slices)
+        checked["tmp_dir"] = directory_of(self.tmp_dir)
         if checked["most_rounds"] < checked["least_rounds"]:
             raise ArgumentError(
                 f"most_rounds must be at least least_rounds, got {self.most_rounds} and {self.least_rounds}"
@@ -173,7 +173,8 @@ def seconds_of(budget: Any) -> float:
         ) from None
 
 
-def _threads(value: Any) -> int:
+def threads_of(value: Any) -> int:
+    """Return how many compilers run at once, -1 for as many as possible; raise where it is none."""
     number = as_int(value)
     if number is None:
         raise ArgumentTypeError(f"threads must be an integer, got {shown(value)}")
@@ -182,16 +183,16 @@ def _threads(value: Any) -> int:
     return number
 
 
-def _slices(values: Any) -> tuple[int, ...] | None:
-    if values is None:
-        return None
+def slices_of(values: Any) -> tuple[int, ...]:
+    """Return numbers of slices of K; raise where they are none."""
     items = items_of(values, _MOST_SLICES)
     if items is None or not items:
         raise ArgumentTypeError(f"split_k_slices must be one or several integers in a list, got {shown(values)}")
     return tuple(at_least(1, "each of split_k_slices", each) for each in items)
 
 
-def _directory(value: Any) -> Path | None:
+def directory_of(value: Any) -> Path | None:
+    """Return an existing directory, or None; raise where it is none."""
     if value is None:
         return None
     if not isinstance(value, str | os.PathLike):

@@ -26,7 +26,7 @@ from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.description import folded
 from pycutlass.pytorch.regions.extents import hint_of, tensor_form
 from pycutlass.pytorch.regions.growth import Grown
-from pycutlass.pytorch.regions.joined import bytes_of, moved_otherwise
+from pycutlass.pytorch.regions.joined import bytes_of, bytes_saved
 from pycutlass.pytorch.regions.members import is_view, tensors_of
 from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.reductions import is_reduction
@@ -186,6 +186,6 @@ def _of_others(region: Grown, gpu: Device, is_joined: bool) -> float:
     if not nodes:
         return 0.0
     if is_joined:
-        moved, is_kernel = moved_otherwise(region)
+        moved, is_kernel = bytes_saved(region)
         return _LAUNCH * is_kernel + moved / rate
     return sum(_LAUNCH + (sum(map(bytes_of, tensors_of(node))) + bytes_of(node)) / rate for node in nodes)

@@ -19,10 +19,10 @@ from pycutlass.pytorch.regions.pointwise import name_of
 from pycutlass.pytorch.regions.products import is_product, value_of
 from pycutlass.pytorch.regions.reductions import is_reduction
 
-__all__ = ["bytes_of", "moved_otherwise", "spare", "with_own_casts"]
+__all__ = ["bytes_of", "bytes_saved", "recomputable", "split_casts"]
 
 
-def with_own_casts(graph: Graph) -> None:
+def split_casts(graph: Graph) -> None:
     """Give each user of a cast to a wider type a cast of its own.
 
     A region takes those that it needs. The others are computed where they are read, from the narrower value.
@@ -37,7 +37,7 @@ def with_own_casts(graph: Graph) -> None:
             user.replace_input_with(node, own)
 
 
-def spare(region: Grown) -> Node | None:
+def recomputable(region: Grown) -> Node | None:
     """Return an output that a compiler makes of others where it is needed, which saves writing and reading it."""
     outputs, inside = set(region.outputs), set(region.members)
     for node in reversed(region.outputs):
@@ -51,7 +51,7 @@ def spare(region: Grown) -> Node | None:
     return None
 
 
-def moved_otherwise(region: Grown) -> tuple[int, bool]:
+def bytes_saved(region: Grown) -> tuple[int, bool]:
     """Return the bytes that a compiler would move more without a region, and whether it saves a kernel.
 
     Without the region, one kernel reads the product's result and what is read beside it. Where it would compute more

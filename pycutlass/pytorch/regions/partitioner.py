@@ -15,7 +15,7 @@ from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.description import described
 from pycutlass.pytorch.regions.gain import gain_of
 from pycutlass.pytorch.regions.growth import Grown, Order, grown
-from pycutlass.pytorch.regions.joined import spare
+from pycutlass.pytorch.regions.joined import recomputable
 from pycutlass.pytorch.regions.pointwise import name_of
 from pycutlass.pytorch.regions.products import Product, is_product, product_of, value_of
 from pycutlass.pytorch.regions.reductions import is_reduction
@@ -139,7 +139,7 @@ def _candidate(
         if isinstance(region, str):
             reasons[node] = region
             return None
-        needless = spare(region) if is_compiled else None
+        needless = recomputable(region) if is_compiled else None
         if needless is not None:
             own[needless] = "follows from another output of the region, which a compiler reads with what else needs it"
             continue
