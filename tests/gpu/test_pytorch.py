@@ -14,6 +14,9 @@ from torch_operators import ACTIVATIONS, ops  # noqa: E402
 
 from pycutlass.pytorch import Conv2d, GroupedLinear, Linear, SwiGLU, convert  # noqa: E402
 
+# Of torch's threads of backward, where the first thing that one does is a product by cuBLAS.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA:UserWarning")
+
 TOLERANCE = {torch.float16: 8e-3, torch.bfloat16: 6e-2, torch.float32: 1e-4}
 
 
