@@ -67,9 +67,9 @@ bool is_loaded(std::string const& path) {
 }
 
 /// A path that names file descriptor `fd` and that nothing is loaded by: dlopen compares paths as text before it looks
-/// at the file, and would hand out another library once the number of a closed descriptor comes back. Exported libraries
-/// load their kernels likewise (pycutlass/exports/c/kernel.c), so a count of one's own is not enough. While `fd` is open,
-/// no other thread can take the path.
+/// at the file, and would hand out another library once the number of a closed descriptor comes back. Exported
+/// libraries load their kernels likewise (pycutlass/exports/c/kernel.c), so a count of one's own is not enough. While
+/// `fd` is open, no other thread can take the path.
 std::string unique_path(int fd) {
   static std::atomic<unsigned> counter{0};
   for (;;) {

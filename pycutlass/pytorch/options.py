@@ -97,7 +97,9 @@ class Options:
         if self.mode is not None:
             _one_of("mode", self.mode, _MODES)
             if self.rest == "eager":
-                raise ArgumentError(f"mode={self.mode!r} is of Inductor, which rest='eager' leaves out: drop one of them")
+                raise ArgumentError(
+                    f"mode={self.mode!r} is of Inductor, which rest='eager' leaves out: drop one of them"
+                )
         checked: dict[str, Any] = {
             "sm": None if self.sm is None else at_least(80, "sm", self.sm),
             "split_k_slices": slices_of(self.split_k_slices),
