@@ -39,6 +39,9 @@ __all__ = ["Gain", "gain_of", "planned_for"]
 _USUAL = 90  # the compute capability that is planned for on a machine without a GPU
 #: What reducing an element takes, as steps of K: by what kernels with statistics of rows were measured to take.
 _REDUCING = 300
+#: How long torch's convolutions of tensor cores take on Hopper, where ours are Ampere-style and cuDNN's are not: a part
+#: of ours, by what 56 layers of ResNet-50 were measured to take (docs/gpu-results.md).
+_NATIVE_CONVOLUTION, _NATIVE = 0.65, 90
 _LAUNCH = 2.0  # microseconds from the end of a kernel to the next, at the least
 
 
@@ -95,10 +98,19 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
     refusal, fused = _predicted(problem, epilogue.function, types, gpu)
     if refusal or len(region.members) == 1 or not options.min_gain:
         return Gain(refusal, fused, fused)
-    alone = _predicted(problem, None, types[:1], gpu)[1]
+    alone = _of_torch(problem, types[:1], gpu)
     count = sum(map(is_reduction, region.members))
     fused += count * _REDUCING * alone / max(1, _depth(region))
     return Gain("", fused, alone + _of_others(region, gpu, is_compiled))
+
+
+def _of_torch(problem: _Matrices | _Images, types: tuple[tuple[str, Any], ...], gpu: Device) -> float:
+    """Return the microseconds of torch's product, or convolution: those of ours without an epilogue, or a part."""
+    alone = _predicted(problem, None, types, gpu)[1]
+    if not isinstance(problem, _Images) or gpu.compute_capability < _NATIVE:
+        return alone
+    is_full = problem.x.dtype in ("float32", "float64") and problem.precision != "tf32"  # which no tensor core computes
+    return alone if is_full else alone * _NATIVE_CONVOLUTION
 
 
 def _depth(region: Grown) -> int:
