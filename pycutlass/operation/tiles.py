@@ -11,7 +11,7 @@ from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import GEMV, SM90
 from pycutlass.families.gemv import gemv_shapes
 from pycutlass.families.parts import changed
-from pycutlass.families.sm90_products import accumulator_registers, clean_registers
+from pycutlass.families.sm90_products import accumulator_registers, clean_beside
 from pycutlass.families.sm90_register_a import spills
 from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TileDescription
@@ -52,8 +52,8 @@ def tile_descriptions(
     """Return the tiles that an operation of the same types, layouts and epilogue can have, in a fixed order.
 
     Each makes a valid description together with what else `like` has. Of Hopper-native tiles those are listed whose
-    sums leave a plain epilogue enough registers; a function with many tensors may spill all the same, which build
-    reports say. Larger tiles come first. The list is not all that descriptions accept, but what is worth trying.
+    sums leave the epilogue enough registers; a function that computes much may spill all the same, which build reports
+    say. Larger tiles come first. The list is not all that descriptions accept, but what is worth trying.
 
     Parameters
     ----------
@@ -110,7 +110,6 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
         return
     cp_async, direct = SM90.copies_of(like)
     parts = SM90.parts_of(like)
-    clean = clean_registers(parts.D, direct=direct, cp_async=cp_async)
     depths, clusters = (_CP_ASYNC_DEPTHS, _CP_ASYNC_CLUSTERS) if cp_async else (_DEPTHS, _CLUSTERS)
     for schedule, depth in itertools.product(_ROWS, depths):
         shapes = itertools.product(_ROWS[schedule], _COLUMNS)
@@ -119,6 +118,7 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
                 tile = TileDescription((m, n, depth * 8 // math.a.bits), None, None, math, (*cluster, 1), schedule)
             except DescriptionError:
                 continue
+            clean = clean_beside(tile, parts.epilogue, parts.D, direct=direct, cp_async=cp_async)
             if accumulator_registers(tile) <= clean and not spills(tile, parts):
                 yield tile
 
