@@ -155,6 +155,17 @@ def test_the_first_product_is_one_of_a_fresh_process(who: str, tmp_path: Path) -
     assert (found["import"] > 10) == (who == "ours")
 
 
+def test_processes_have_caches_of_their_own_or_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was looked at by another process is known, and then nothing is in the way of a compiler but its absence."""
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr(tuning, "_first", lambda *_, **variables: asked.append(variables) or {"first": 1.0})
+    for compilers, caches in (("known", 1), ("new", 3), ("none", 3)):
+        asked.clear()
+        assert len(tuning._processes("ours", SMALL[0], tmp_path, compilers, 2)) == 2
+        assert len({each["PYCUTLASS_CACHE_DIR"] for each in asked}) == caches
+        assert all(("PATH" in each) == (compilers == "none") for each in asked)
+
+
 def test_what_fails_in_a_fresh_process_is_told(tmp_path: Path) -> None:
     with pytest.raises(BenchmarkError, match="the process failed:"):
         tuning._first("ours", Ordinary("bf16", "tn", 4, 16, 32), tmp_path, "nowhere")
