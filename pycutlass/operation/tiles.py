@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pycutlass.calls import public
 from pycutlass.enums import KernelSchedule
@@ -19,7 +19,7 @@ from pycutlass.log import silent
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.gemm import GemmOperationUniversal
 
-__all__ = ["tile_descriptions"]
+__all__ = ["native_tiles_among", "tile_descriptions"]
 
 #: Bytes of K in a tile, and threadblocks of a cluster, of the Hopper-native tiles that are listed.
 _DEPTHS, _CLUSTERS = (128, 256), ((1, 1), (2, 1), (1, 2), (2, 2))
@@ -101,6 +101,15 @@ def tile_descriptions(
         native = capability in SM90.shared_memory
         drawn = _gemv(like) if like.family is GEMV else _native(like) if native else _ampere(like)
         return tuple(tile for tile in drawn if _is_taken(like, capability, tile))
+
+
+def native_tiles_among(
+    like: GemmOperationUniversal, is_wanted: Callable[[TileDescription], bool]
+) -> tuple[TileDescription, ...]:
+    """Return those tiles of `tile_descriptions` for Hopper that are wanted: the others are not looked at."""
+    capability = next(iter(SM90.shared_memory))
+    with silent():
+        return tuple(tile for tile in _native(like) if is_wanted(tile) and _is_taken(like, capability, tile))
 
 
 def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
