@@ -15,9 +15,9 @@ from pycutlass.toolchain import Processes
 
 pytestmark = pytest.mark.compile
 
-#: Those that are compiled for the device each time: all others are so where tests run on a GPU.
-USUAL = ("neither along K, cluster of 8", "int8 to int8 by columns", "e4m3 x e5m2", "stream-K", "swapped, 8 columns")
-USUAL += ("tf32, neither along K", "bytes, neither along K")
+#: Those that are compiled for the device each time: all others are so where tests run on a GPU. Of 8-bit floats, of
+#: stream-K and of few rows, examples/13_hopper_gemms.py compiles a kernel, and would not pass with a problem.
+USUAL = ("neither along K, cluster of 8", "int8 to int8 by columns", "tf32, neither along K", "bytes, neither along K")
 
 
 @pytest.mark.parametrize("name", CLASSES)
