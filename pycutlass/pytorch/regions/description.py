@@ -54,6 +54,9 @@ def _input(beside: Beside) -> RegionInput:
 def _problem(region: Grown) -> Problem:
     product = region.product
     a, b = value_of(product.a), value_of(product.b)
+    if product.kind == "grouped":
+        forms = tensor_form(a), tensor_form(b), tensor_form(value_of(product.node))
+        return Problem("grouped", *forms, ranges=_ranges(a, b))
     if product.kind != "conv2d":
         axes = 2 if product.kind == "mm" else 3
         a, b = folded(a, axes), folded(b.t() if product.is_turned else b, axes)

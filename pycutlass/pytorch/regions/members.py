@@ -265,7 +265,7 @@ def _unlike_norm(node: Node, product: Product, members: set[Node]) -> str:
     if norm["x"] not in members:
         return "normalises another tensor by the region's values"
     shape = tuple(value_of(norm["x"]).shape)
-    if product.kind == "bmm" or (product.kind == "mm" and len(shape) != 2):
+    if product.kind != "conv2d" and (product.kind == "bmm" or len(shape) != 2):
         return f"normalises axis 1 of shape {_shown(shape)}, which is not that of the product's columns"
     has_several = not isinstance(value_of(node), torch.Tensor)
     if has_several and any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users):

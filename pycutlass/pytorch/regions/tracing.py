@@ -198,6 +198,8 @@ def _beside(inputs: _Inputs, product: Product, tensor: Node, node: Node) -> Besi
 def _extra(inputs: _Inputs, product: Product, tensor: Node) -> Beside:
     value = value_of(tensor)
     shape = tuple(value.shape)
+    if product.kind == "grouped" and len(shape) == 2:
+        return inputs.add(tensor, Form("row", None), value.dtype)
     form = form_of(product.kind, (*shape, 1, 1) if product.kind == "conv2d" else shape, product.shape)
     assert form is not None
     return inputs.add(tensor, form, value.dtype)

@@ -76,6 +76,10 @@ def written(region: Grown, epilogue: Epilogue, order: Order) -> Written:
         call = writer.call(
             ops.fused_conv2d.default, a, b, *geometry, product.geometry["groups"], handle, tensors, scalars
         )
+    elif product.offs is not None:
+        # Rows behind the last group are undefined in torch, and zero in results of our operator.
+        offs, how = writer.of(product.offs), {"fill": not product.is_of_torch}
+        call = writer.call(ops.fused_grouped_mm.default, a, b, offs, handle, tensors, scalars, **how)
     else:
         call = writer.call(ops.fused_mm.default, a, b, handle, tensors, scalars)
     results = {name: writer.call(operator.getitem, call, at) for at, (name, _) in enumerate(epilogue.outputs)}
@@ -157,7 +161,7 @@ class _Writer:
         """Return A and B as kernels multiply them."""
         product = self._region.product
         a, b = self.of(product.a), self.of(product.b)
-        if product.kind == "conv2d":
+        if product.kind in ("conv2d", "grouped"):
             return a, b
         axes = 2 if product.kind == "mm" else 3
         if value_of(product.a).dim() != axes:
@@ -305,7 +309,7 @@ def _has_shape(value: torch.Tensor, shape: Shape) -> bool:
 
 
 def _has_rank(product: Product, rank: int) -> bool:
-    return rank == (2 if product.kind == "mm" else 3)
+    return rank == (3 if product.kind == "bmm" else 2)
 
 
 def _lies(value: torch.Tensor, axes: tuple[int, ...], *, ones: bool = False) -> bool:
