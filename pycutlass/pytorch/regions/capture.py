@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.pytorch.regions.guards import with_guards
 from pycutlass.pytorch.regions.products import value_of
 
 __all__ = ["captured", "with_input_extents"]
@@ -51,6 +52,7 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
         if node.op == "call_function" and node.target is torch.ops.aten._assert_tensor_metadata.default:
             made.graph.erase_node(node)
     with_input_extents(made.graph)
+    with_guards(made)
     found: GraphModule = made
     return found
 

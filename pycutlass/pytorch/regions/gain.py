@@ -30,6 +30,7 @@ from pycutlass.pytorch.regions.extents import hint_of, tensor_form
 from pycutlass.pytorch.regions.growth import Grown
 from pycutlass.pytorch.regions.joined import bytes_of, bytes_saved
 from pycutlass.pytorch.regions.members import is_view, tensors_of
+from pycutlass.pytorch.regions.plans import is_here
 from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.reductions import is_reduction
 from pycutlass.pytorch.regions.tracing import Epilogue
@@ -74,6 +75,8 @@ class Gain:
 @lru_cache(maxsize=16)
 def planned_for(sm: int | None) -> Device:
     """Return the GPU for which gains are predicted: the usual one of a compute capability, or the one that is here."""
+    if sm is not None and is_here(sm):  # for which plans choose kernels, of the same prediction
+        return present_or_named()
     if sm is not None:
         known = [each for each in shipped() if each.capability <= sm]
         return Device(0, "", sm, max(known, key=lambda each: each.capability).sm_count)

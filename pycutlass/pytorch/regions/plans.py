@@ -83,11 +83,17 @@ def compile_together(regions: Iterable[Region], sizes: Mapping[str, int]) -> Non
     if not device.available():
         return
     kernels = dict[Operation, None]()
-    for region in regions:
+    alike = {_planned_by(region): region for region in regions}  # layers of a model are planned once
+    for region in alike.values():
         with suppress(PyCutlassError):
             kernels |= dict.fromkeys(plan_of(region, sizes).candidate.kernels)
     with suppress(PyCutlassError):
         build_for(list(kernels), device.current())
+
+
+def _planned_by(region: Region) -> tuple[Any, ...]:
+    """Return all that the plan of a region is made of."""
+    return region.handle, region.problem, tuple((each.name, each.form, each.dtype) for each in region.inputs)
 
 
 def _tensor(form: TensorForm) -> torch.Tensor:
