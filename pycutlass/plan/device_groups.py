@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from pycutlass.arguments import GemmGroupedArguments
+from pycutlass.epilogue import Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported, is_of
+from pycutlass.integers import shape_of
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_writable, empty_matrix, matrix, vector
+from pycutlass.operands.epilogue import port_operand
 from pycutlass.operands.overlaps import check_overlaps
 from pycutlass.operation.group_support import count_tiles
 from pycutlass.operation.support import check_k
@@ -24,6 +28,7 @@ from pycutlass.plan.readings import place
 
 __all__ = ["DeviceGroup", "DeviceLaunch"]
 
+_NO_PORTS: Mapping[str, Any] = MappingProxyType({})
 _REMEDY = "pass offs=offs.tolist(), which waits for the GPU"
 
 
@@ -56,6 +61,9 @@ class DeviceGroup:
         D.
     stream : optional
         What the caller named: refused, since tables are made on the current one.
+    ports : mapping
+        Tensors of the epilogue, by name: matrices and columns that rows are divided of as of D; of rows and numbers
+        one for each group.
 
     Raises
     ------
@@ -63,7 +71,9 @@ class DeviceGroup:
         Something does not fit.
     """
 
-    def __init__(self, kind: GemmKind, group: Group, target: Part, stream: Any) -> None:
+    def __init__(
+        self, kind: GemmKind, group: Group, target: Part, stream: Any, ports: Mapping[str, Any] = _NO_PORTS
+    ) -> None:
         assert group.offsets is not None
         assert group.axis is not None
         if group.offsets.is_spec:
@@ -82,24 +92,28 @@ class DeviceGroup:
                 f"offs is on the GPU, and a bias beside cs, or of results by columns, is a tensor of the epilogue, "
                 f"whose tables the host makes: add the bias to cs and give the sum, with results by rows, or {_REMEDY}"
             )
-        if kind.epilogue.ports:
-            raise ArgumentError(
-                f"offs is on the GPU, and the epilogue {kind.epilogue!r} has tensors of its own, which are divided on "
-                f"the host: {_REMEDY}"
-            )
+        _check_ports(kind, group)
         self.kind, self._group, self._offs = kind, group, group.offsets.tensor
         check_k(kind.epilogue, int(group.A.last_extents[1]))
         parts = {"A": group.A, "B": group.B, "C": group.C, "D": target}
         whole = {letter: self._whole(letter, part) for letter, part in parts.items() if part is not None}
+        beside = {port.name: self._beside(port, ports[port.name]) for port in kind.epilogue.ports}
+        whole |= beside
         for letter, each in whole.items():
             if each.view.device != group.offsets.device:
                 raise ArgumentError(
-                    f"offs is on {place(group.offsets.device)}, and {getattr(parts[letter], 'name', letter)} is on "
+                    f"offs is on {place(group.offsets.device)}, and {getattr(parts.get(letter), 'name', letter)} is on "
                     f"{place(each.view.device)}: move one, or {_REMEDY}"
                 )
-        check_writable(whole["D"])
-        check_overlaps(whole)
-        self.placed = {letter: _place(parts[letter], each) for letter, each in whole.items()}
+        written = ("D", *(port.name for port in kind.epilogue.outputs))
+        for name in written:
+            check_writable(whole[name])
+        check_overlaps(whole, written, kind.epilogue.matrices_read)
+        self._numbers = {port.name: ports[port.name] for port in kind.epilogue.ports if port.form == "number"}
+        self.placed = {letter: _place(parts[letter], whole[letter]) for letter in whole if letter not in beside}
+        for port in kind.epilogue.ports:
+            if port.form != "number":  # which are a table themselves
+                self.placed[port.name] = _place_beside(port, beside[port.name])
 
     def _whole(self, letter: str, part: Part) -> Matrix:
         """Return all matrices of an operand as one, or as a batch, checked against the kind."""
@@ -117,6 +131,29 @@ class DeviceGroup:
         if 0 in shape:
             return empty_matrix(letter, described, given, shape[-2], shape[-1], batch)
         return matrix(letter, described, given, shape[-2], shape[-1], batch, written=letter == "D")
+
+    def _beside(self, port: Port, given: Any) -> Matrix:
+        """Return a tensor of the epilogue: all that groups have of it as one, or as a batch, checked against its port.
+
+        `_check_ports` has seen that rows are divided.
+        """
+        _, n, _ = self._group.sizes[0].tolist()
+        count, total = len(self._group), self._group.axis_total
+        by_group = port.form in ("row", "number")
+        wanted = {"row": (count, port.columns(n)), "number": (count,), "column": (total,)}
+        shape = wanted.get(port.form, (total, port.columns(n)))
+        if isinstance(given, list | tuple) or shape_of(given) != shape:
+            got = "a list" if isinstance(given, list | tuple) else f"shape {shape_of(given)}"
+            what = "with one for each group" if by_group else "divided as the results are"
+            raise ArgumentError(
+                f"offs is on the GPU, and {port.name}, a {port.form} of the epilogue, must be one tensor of {shape}, "
+                f"{what}; got {got}: pass such a tensor, or {_REMEDY.removeprefix('pass ')}"
+            )
+        is_one = by_group and count == 1 and port.form == "row"
+        written = port in self.kind.epilogue.outputs
+        return port_operand(
+            port.beside(self.kind.D), given[0] if is_one else given, total, n, count if by_group else 1, written=written
+        )
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -136,31 +173,47 @@ class DeviceGroup:
         return count_tiles(single, np.array([size], np.int32))
 
     def tables(self) -> dict[str, Any]:
-        """Return the tables of sizes and addresses, made on the device."""
+        """Return the tables of sizes and addresses, made on the device: each by one kernel, or by a few together."""
         torch: Any = imported("torch")
         group, offs = self._group, self._offs
-        count, total = len(group), group.axis_total
-        ends = offs.clamp(0, total).to(torch.int64).cummax(0).values
-        starts = torch.cat((ends.new_zeros(1), ends[:-1]))
+        count, where = len(group), {"dtype": torch.int64, "device": offs.device}
+        bounds = torch.zeros(count + 1, **where)
+        bounds[1:] = offs
+        bounds = bounds.clamp_(0, group.axis_total).cummax(0).values
+        starts, ends = bounds[:-1], bounds[1:]
         sizes = torch.empty((count, 3), dtype=torch.int32, device=offs.device)
         for axis, extent in enumerate(group.sizes[0].tolist()):
-            sizes[:, axis] = ends - starts if axis == group.axis else extent
-        numbers = torch.arange(count, device=offs.device)
-        addresses = {
-            letter: (starts * each.of_start if each.of_start else numbers * each.of_problem) + each.pointer
-            for letter, each in self.placed.items()
-        }
-        return {"problem_sizes": sizes, **addresses}
+            if axis == group.axis:
+                torch.sub(ends, starts, out=sizes[:, axis])
+            else:
+                sizes[:, axis] = extent
+
+        def addresses(each: _Placed) -> Any:
+            if each.of_start:
+                return torch.rsub(starts, each.pointer, alpha=-each.of_start)
+            if not each.of_problem:
+                return torch.full((count,), each.pointer, **where)
+            return torch.arange(each.pointer, each.pointer + count * each.of_problem, each.of_problem, **where)
+
+        found = {letter: addresses(each) for letter, each in self.placed.items()}
+        return {"problem_sizes": sizes, **found, **self._numbers}
 
     def strides(self) -> dict[str, Any]:
-        """Return the tables of leading dimensions, made on the device."""
+        """Return the tables of leading dimensions, made on the device, of equal ones the same."""
         torch: Any = imported("torch")
         count, where = len(self._group), self._offs.device
-        found = {
-            f"ld{letter.lower()}": torch.full((count,), each.ld, dtype=torch.int64, device=where)
-            for letter, each in self.placed.items()
+        made = {
+            ld: torch.full((count,), ld, dtype=torch.int64, device=where)
+            for ld in {each.ld for each in self.placed.values()}
         }
-        return {"ldc": None, **found}
+        return {"ldc": None, **{_ld_of(letter): made[each.ld] for letter, each in self.placed.items()}}
+
+    def epilogue_of(self, tables: Mapping[str, Any], strides: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tables of the epilogue's tensors, as arguments take them: of matrices with leading dimensions."""
+        return {
+            port.name: (tables[port.name], strides[_ld_of(port.name)]) if port.form == "matrix" else tables[port.name]
+            for port in self.kind.epilogue.ports
+        }
 
     @property
     def is_captured(self) -> bool:
@@ -184,27 +237,31 @@ class DeviceLaunch:
         Output tiles at most.
     """
 
-    __slots__ = ("_arguments", "_operation", "_tensors")
+    __slots__ = ("_arguments", "_operation", "_strides", "_tensors")
 
     def __init__(
         self, candidate: GroupCandidate, group: DeviceGroup, scalars: Mapping[str, Any], most_tiles: int
     ) -> None:
         self._operation = candidate.operation
-        tables = group.tables()
+        tables, self._strides = group.tables(), group.strides()
         self._arguments = GemmGroupedArguments.from_device(
             self._operation,
             len(tables["problem_sizes"]),
             tables["problem_sizes"],
             *(tables.get(letter) for letter in "ABCD"),
-            **group.strides(),
+            **{name: self._strides[name] for name in ("lda", "ldb", "ldc", "ldd")},
             output_op=self._operation.epilogue_type(**scalars),
             most_tiles=most_tiles,
+            epilogue=group.epilogue_of(tables, self._strides) or None,
         )
         self._tensors = group
 
     def exchange(self, group: DeviceGroup) -> None:
         """Take other tensors and other ends of as many groups, or raise and change nothing that is launched."""
-        self._arguments.update(**group.tables())
+        tables = group.tables()
+        beside = group.epilogue_of(tables, self._strides)
+        others = {name: table for name, table in tables.items() if name not in beside}
+        self._arguments.update(**others, epilogue=beside or None)
         self._tensors = group
 
     def run(self) -> None:
@@ -232,3 +289,33 @@ def _place(part: Part | None, whole: Matrix) -> _Placed:
         step = (part.view.strides or ())[part.axis]
         return _Placed(whole.view.pointer, 0, bytes_of(step), whole.ld)
     return _Placed(whole.view.pointer, bytes_of(whole.batch_stride), 0, whole.ld)
+
+
+def _place_beside(port: Port, whole: Matrix) -> _Placed:
+    """Return where the parts of a tensor of the epilogue are, where rows are divided."""
+    bytes_of = whole.description.type.bytes_of
+    if port.form == "row":
+        return _Placed(whole.view.pointer, bytes_of(whole.batch_stride), 0, 0)
+    return _Placed(whole.view.pointer, 0, bytes_of(whole.ld if port.form == "matrix" else 1), whole.ld)
+
+
+def _ld_of(letter: str) -> str:
+    """Return the name of a table of leading dimensions."""
+    return f"ld{letter.lower()}" if letter in ("A", "B", "C", "D") else f"ld of {letter}"
+
+
+def _check_ports(kind: GemmKind, group: Group) -> None:
+    """Raise ArgumentError for tensors of an epilogue that can be divided on the host alone."""
+    if not kind.epilogue.ports:
+        return
+    if group.axis != 0 or not kind.D.is_row_major:
+        raise ArgumentError(
+            f"offs is on the GPU, and the epilogue {kind.epilogue!r} has tensors of its own, which are divided there "
+            f"with rows of results that lie by rows: {_REMEDY}"
+        )
+    reduced = [port.name for port in kind.epilogue.outputs if port.form != "matrix"]
+    if reduced:
+        raise ArgumentError(
+            f"offs is on the GPU, and the epilogue {kind.epilogue!r} makes {', '.join(reduced)} of many elements, for "
+            f"which the host divides memory among the groups: {_REMEDY}"
+        )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from pycutlass.pytorch.casting import operands_as_autocast_has_them
 from pycutlass.pytorch.fused import FUSED_CONV2D, FUSED_MM
+from pycutlass.pytorch.fused_groups import FUSED_GROUPED_MM
 from pycutlass.pytorch.handles import Read, fused
 
 __all__ = ["RULES", "described", "elements", "leading"]
@@ -59,6 +61,12 @@ def _goes_by_images(read: Read, tensor: Tensor, axis: int | None) -> bool:
     return is_one == (axis is None)
 
 
+def _fused_grouped_mm(info: Any, axes: Any, *args: Any, **options: Any) -> Any:
+    given = _led(FUSED_GROUPED_MM, axes, args)
+    FUSED_GROUPED_MM(*_described(axes, given), **options)
+    return _one_by_one(partial(FUSED_GROUPED_MM, **options), info, axes, given)
+
+
 def _one_by_one(operator: Any, info: Any, axes: Any, given: tuple[Any, ...]) -> Any:
     """Call an operator once for each of a batch."""
     made = [operator(*each) for each in elements(info.batch_size, axes, given)]
@@ -102,4 +110,8 @@ def _without_memory(value: Any) -> Any:
 
 
 #: Operators and their rules.
-RULES: tuple[tuple[Any, Callable[..., Any]], ...] = ((FUSED_MM, _fused_mm), (FUSED_CONV2D, _fused_conv2d))
+RULES: tuple[tuple[Any, Callable[..., Any]], ...] = (
+    (FUSED_MM, _fused_mm),
+    (FUSED_CONV2D, _fused_conv2d),
+    (FUSED_GROUPED_MM, _fused_grouped_mm),
+)

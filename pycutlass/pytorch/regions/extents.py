@@ -48,7 +48,7 @@ def is_whole(kind: str, shape: Shape, product: Shape) -> bool:
     """Return whether a view of this shape has the rows and columns of a product's result, in their order."""
     if kind == "conv2d":
         return len(shape) == len(product) and all(map(same, shape, product))
-    kept = 1 if kind == "mm" else 2
+    kept = 2 if kind == "bmm" else 1
     if len(shape) < kept or not all(map(same, shape[-kept:], product[-kept:])):
         return False
     count = expected = 1
@@ -89,9 +89,9 @@ def form_of(kind: str, shape: Shape, whole: Shape) -> Form | None:
         return Form("number", (1,))
     if kind == "conv2d":
         return _of_images(ones, full, whole)
-    if kind == "mm":
-        return _of_rows(ones, full, whole)
-    return _of_batch(ones, full, whole)
+    if kind == "bmm":
+        return _of_batch(ones, full, whole)
+    return _of_rows(ones, full, whole)
 
 
 def _of_images(ones: list[bool], full: list[bool], whole: Shape) -> Form | None:
