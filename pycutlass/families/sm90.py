@@ -62,6 +62,7 @@ class _Sm90(KernelFamily):
 
     _beside = ", those of the epilogue included,"
     _written_by_trees = ()
+    _pairs = ", or e4m3 and e5m2, or int8 and uint8"
 
     def _why_not(self, math: Math) -> str:
         if reason := super()._why_not(math):

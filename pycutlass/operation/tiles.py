@@ -139,9 +139,10 @@ def _ampere(like: GemmOperationUniversal | Conv2dOperation) -> Iterator[TileDesc
     math = next((found for shape in (own, *shapes) if shape and (found := _instruction(like, shape))), None)
     if math is None:
         return
+    wider = max(math.a.bits, math.b.bits)
     for depth, stages, (m, n, across, down) in itertools.product(_AMPERE_DEPTHS, _AMPERE_STAGES, _AMPERE_TILES):
         try:
-            yield TileDescription((m, n, depth * 8 // math.a.bits), stages, (across, down, 1), math)
+            yield TileDescription((m, n, depth * 8 // wider), stages, (across, down, 1), math)
         except DescriptionError:
             continue
 
