@@ -20,6 +20,7 @@ from pycutlass.plan.group import Group
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_parts import Divided, Part, Stacked, Vectors
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.launches import workspace_of
 from pycutlass.plan.readings import place
 
 __all__ = ["DeviceGroup", "DeviceLaunch"]
@@ -191,15 +192,16 @@ class DeviceLaunch:
     ) -> None:
         self._operation = candidate.operation
         tables = group.tables()
-        self._arguments = GemmGroupedArguments.from_device(
-            self._operation,
-            len(tables["problem_sizes"]),
-            tables["problem_sizes"],
-            *(tables.get(letter) for letter in "ABCD"),
-            **group.strides(),
-            output_op=self._operation.epilogue_type(**scalars),
-            most_tiles=most_tiles,
-        )
+        with workspace_of(takes_torch_memory=True):
+            self._arguments = GemmGroupedArguments.from_device(
+                self._operation,
+                len(tables["problem_sizes"]),
+                tables["problem_sizes"],
+                *(tables.get(letter) for letter in "ABCD"),
+                **group.strides(),
+                output_op=self._operation.epilogue_type(**scalars),
+                most_tiles=most_tiles,
+            )
         self._tensors = group
 
     def exchange(self, group: DeviceGroup) -> None:
