@@ -63,7 +63,7 @@ def _goes_by_images(read: Read, tensor: Tensor, axis: int | None) -> bool:
 
 def _fused_grouped_mm(info: Any, axes: Any, *args: Any, **options: Any) -> Any:
     given = _led(FUSED_GROUPED_MM, axes, args)
-    FUSED_GROUPED_MM(*_described(axes, given), **options)
+    FUSED_GROUPED_MM(*described(axes, given), **options)
     return _one_by_one(partial(FUSED_GROUPED_MM, **options), info, axes, given)
 
 
