@@ -124,8 +124,7 @@ def test_any_number_of_rows_in_one_graph(seen: list[Any]) -> None:
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_experts(mode: str | None, seen: list[Any]) -> None:
     model = on_gpu(Experts(functional.grouped_mm, 128, 256, 8), torch.bfloat16)
-    how = {} if mode is None else {"mode": mode}
-    made = torch.compile(model, backend="pycutlass", options={"min_gain": 0}, **how)
+    made = torch.compile(model, backend="pycutlass", options={"min_gain": 0, "mode": mode})
     exact = copy.deepcopy(model).float()
     exact.product = torch.ops.pycutlass.grouped_mm
     with torch.no_grad():

@@ -51,18 +51,25 @@ def test_each_is_a_description_and_none_spills(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "pingpong", "cooperative"),
+    ("function", "output", "pingpong", "cooperative"),
     [
-        (lambda accum: relu(accum), 192, 192),
-        (one_row, 192, 176),
-        (row_and_matrix, 176, 160),
-        (four_rows, 144, 160),
+        (lambda accum: relu(accum), "f16", 192, 192),
+        (one_row, "f16", 192, 176),
+        (row_and_matrix, "f16", 176, 160),
+        (four_rows, "f16", 144, 160),
+        (lambda accum: relu(accum), "f32", 168, 160),
+        (one_row, "f32", 128, 112),
+        (row_and_matrix, "f32", 104, 112),
     ],
 )
-def test_functions_leave_their_sums_fewer_registers(function: Any, pingpong: int, cooperative: int) -> None:
-    """As builds of f16 without spills had."""
-    functor = pycutlass.epilogue_function(function)(cutlass.float16, 8)
-    like = GemmOperationUniversal(**native_parts() | {"epilogue_functor": functor})
+def test_functions_leave_their_sums_fewer_registers(
+    function: Any, output: str, pingpong: int, cooperative: int
+) -> None:
+    """As builds without spills had."""
+    parts = native_parts(output=output)
+    C = parts["C"]
+    functor = pycutlass.epilogue_function(function)(C.element, C.alignment)
+    like = GemmOperationUniversal(**parts | {"epilogue_functor": functor})
     most = dict.fromkeys(KernelSchedule, 0)
     for tile in pycutlass.tile_descriptions(like):
         most[tile.kernel_schedule] = max(most[tile.kernel_schedule], tile.accumulator_registers)
