@@ -4,7 +4,8 @@
 compared with the fastest of all candidates. ``first`` is the first product of a process that may not compile,
 ``handles`` what a process holds after it has tuned, and ``ordinary`` a hundred products by us and by torch.
 
-But for ``cold``, kernels come from a package that a machine without a GPU can make; what it lacks is compiled:
+But for ``cold``, kernels come from a package that a machine without a GPU can make. Where there is none, it is made
+first; what one lacks is compiled when it is needed:
 
     python3 -m benchmarks.tuning --build build/tuning-kernels
     python3 -m benchmarks.tuning --kernels build/tuning-kernels
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.common import ROOT, BenchmarkError, Report, child_environment, number, options
 from benchmarks.ordinary import ORDINARY, Ordinary, against_torch
 from benchmarks.tuning_handles import handles
-from benchmarks.tuning_kernels import TUNED, build, problem_of, use, written
+from benchmarks.tuning_kernels import TUNED, build, problem_of, use
 from pycutlass import device
 from pycutlass.plan import Candidate, ranking
 from pycutlass.trials import Database
@@ -66,14 +67,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     device.require()
     report = Report("tuning", "Tuning", _ABOUT, chosen.out, quick=chosen.quick)
     with _environment(dict(os.environ)) as given:
-        is_packaged = use(chosen.kernels)
-        _measure(report, chosen.only, chosen.quick, chosen.kernels if is_packaged else None, given)
+        with report.part("kernels"):
+            if not use(chosen.kernels):
+                failures = build(chosen.kernels, chosen.only)
+                if failures or not use(chosen.kernels):
+                    raise BenchmarkError(f"kernels are missing: {failures}")
+        if not report.result["failures"]:
+            _measure(report, chosen.only, chosen.quick, chosen.kernels, given)
     return report.finish()
 
 
-def _measure(report: Report, only: Sequence[str], quick: bool, package: Path | None, given: Mapping[str, str]) -> None:
+def _measure(report: Report, only: Sequence[str], quick: bool, package: Path, given: Mapping[str, str]) -> None:
     """Measure some parts: with few repetitions, with the kernels of a package, and cold in the environment `given`."""
-    report.raw("kernels", {"package": package is not None, "needed": len(written(only))})
     if "handles" in only:  # before others keep kernels loaded
         with report.part("handles"):
             handles(report, 20 if quick else _HELD_KERNELS)
@@ -168,10 +173,8 @@ def _ranked(shape: Shape) -> Sequence[Any]:
 # The first product
 
 
-def first(report: Report, package: Path | None, times: int) -> None:
+def first(report: Report, package: Path, times: int) -> None:
     """Measure the first product of fresh processes, with packaged kernels and none in the cache."""
-    if package is None:
-        raise BenchmarkError(f"there is no package of kernels in {KERNELS}: make it with --build, or name --kernels")
     rows = []
     for place, each in enumerate(_FIRST):
         ways = [("ours", "known", times), *([("ours", "none", 1), ("ours", "new", 1)] if place == 0 else [])]

@@ -55,8 +55,9 @@ class GpuBench:
         self._stream = _core.Stream(device.current())
         drawing = Drawing(options.distribution, options.seed)
         shapes = self._shapes = [*self._work.shapes]
-        self._a = drawing.operands(element(self._kind.element_a), [each.a for each in shapes])
-        self._b = drawing.operands(element(self._kind.element_b), [each.b for each in shapes])
+        kind = self._kind
+        self._a = drawing.operands(element(kind.element_a), [each.a for each in shapes], kind.A.is_row_major)
+        self._b = drawing.operands(element(kind.element_b), [each.b for each in shapes], kind.B.is_row_major)
         self._A = [self._uploaded(_packed(self._a.values(number), self._kind.A)) for number in range(len(shapes))]
         self._B = [self._uploaded(_packed(self._b.values(number), self._kind.B)) for number in range(len(shapes))]
         self._beside = EpilogueTensors(problem, self._work, drawing, self._uploaded)

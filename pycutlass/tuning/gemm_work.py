@@ -74,11 +74,12 @@ class GemmWork:
 def rows_of_product(operation: Any, a: Array, b: Array, share: float, least: int) -> Part:
     """Return rows of a x b in f64: all of them where torch has a GPU, else a share, of `least` rows or more."""
     math, rows = operation.tile_description.math_instruction, a.shape[-2]
-    exact_a, exact_b = (reference.multiplied(each, math).astype(np.float64) for each in (a, b))
+    loaded = [reference.multiplied(each, math) for each in (a, b)]
     if callable(imported("torch", "cuda", "is_available")) and imported("torch").cuda.is_available():
         torch: Any = imported("torch")
-        product = torch.from_numpy(exact_a).cuda() @ torch.from_numpy(exact_b).cuda()
-        return Part(slice(None), product.cpu().numpy())
+        on_gpu = [torch.from_numpy(each).cuda().double() for each in loaded]
+        return Part(slice(None), (on_gpu[0] @ on_gpu[1]).cpu().numpy())
+    exact_a, exact_b = (each.astype(np.float64) for each in loaded)
     most = max(least, int(rows * share))
     taken: Any = slice(None) if most >= rows else spread(rows, most)
     return Part(taken, exact_a[..., taken, :] @ exact_b)

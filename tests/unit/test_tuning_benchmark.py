@@ -203,6 +203,27 @@ def test_the_environment_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert dict(os.environ) == before
 
 
+def test_kernels_are_made_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once; and nothing is measured where some do not compile."""
+    done: list[Any] = []
+    folder = tmp_path / "kernels"
+
+    def built(where: Path, parts: Any) -> list[str]:
+        done.append("built")
+        (where / "pycutlass_kernels").mkdir(parents=True, exist_ok=True)
+        (where / "pycutlass_kernels" / "sm_90a.zip").touch()
+        return ["one: it does not compile"] if "broken" in str(where) else []
+
+    monkeypatch.setattr(tuning.device, "require", lambda: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(tuning, "build", built)
+    monkeypatch.setattr(tuning, "first", lambda report, package, times: done.append(package))
+    given = ["--out", str(tmp_path / "out"), "--only", "first", "--quick", "--kernels"]
+    assert tuning.main([*given, str(folder)]) == 0 and done == ["built", folder]
+    assert tuning.main([*given, str(folder)]) == 0 and done == ["built", folder, folder]
+    assert tuning.main([*given, str(tmp_path / "broken")]) == 1 and done[3:] == ["built"]
+
+
 @pytest.mark.usefixtures("without_gpu")
 def test_it_needs_a_gpu(tmp_path: Path) -> None:
     with pytest.raises(DeviceError):
