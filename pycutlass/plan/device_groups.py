@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass.arguments import GemmGroupedArguments
+from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported, is_of
 from pycutlass.library import TensorDescription
@@ -23,7 +24,7 @@ from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.launches import workspace_of
 from pycutlass.plan.readings import place
 
-__all__ = ["DeviceGroup", "DeviceLaunch"]
+__all__ = ["DeviceGroup", "DeviceLaunch", "leaves_zeros"]
 
 _REMEDY = "pass offs=offs.tolist(), which waits for the GPU"
 
@@ -57,6 +58,9 @@ class DeviceGroup:
         D.
     stream : optional
         What the caller named: refused, since tables are made on the current one.
+    zeroes_rest : bool
+        Whether the kernel writes zeros behind the last group: as one more problem, with a K of 0. Its epilogue is one
+        that `leaves_zeros`.
 
     Raises
     ------
@@ -64,7 +68,7 @@ class DeviceGroup:
         Something does not fit.
     """
 
-    def __init__(self, kind: GemmKind, group: Group, target: Part, stream: Any) -> None:
+    def __init__(self, kind: GemmKind, group: Group, target: Part, stream: Any, zeroes_rest: bool = False) -> None:
         assert group.offsets is not None
         assert group.axis is not None
         if group.offsets.is_spec:
@@ -89,6 +93,8 @@ class DeviceGroup:
                 f"the host: {_REMEDY}"
             )
         self.kind, self._group, self._offs = kind, group, group.offsets.tensor
+        self._has_rest = zeroes_rest and group.axis in (0, 1)
+        self._count = len(group) + self._has_rest
         check_k(kind.epilogue, int(group.A.last_extents[1]))
         parts = {"A": group.A, "B": group.B, "C": group.C, "D": target}
         whole = {letter: self._whole(letter, part) for letter, part in parts.items() if part is not None}
@@ -122,7 +128,7 @@ class DeviceGroup:
     @property
     def key(self) -> tuple[Any, ...]:
         """What arguments depend on that cannot be exchanged."""
-        return len(self._group), tuple((letter, each.ld) for letter, each in self.placed.items())
+        return self._count, tuple((letter, each.ld) for letter, each in self.placed.items())
 
     def most_tiles(self, candidate: GroupCandidate) -> int:
         """Return how many output tiles there are at most, whatever the device knows."""
@@ -132,36 +138,55 @@ class DeviceGroup:
             return len(group) * count_tiles(single, np.array([[m, n, k]], np.int32))
         # Each group leaves the rest of one tile empty.
         tile = max(single.tile_description.threadblock_shape[:2])
-        total = group.axis_total + len(group) * tile
+        total = group.axis_total + self._count * tile
         size = [total, n, k] if group.axis == 0 else [m, total, k]
         return count_tiles(single, np.array([size], np.int32))
 
     def tables(self) -> dict[str, Any]:
         """Return the tables of sizes and addresses, made on the device."""
-        torch: Any = imported("torch")
-        group, offs = self._group, self._offs
-        count, total = len(group), group.axis_total
-        ends = offs.clamp(0, total).to(torch.int64).cummax(0).values
-        starts = torch.cat((ends.new_zeros(1), ends[:-1]))
-        sizes = torch.empty((count, 3), dtype=torch.int32, device=offs.device)
-        for axis, extent in enumerate(group.sizes[0].tolist()):
-            sizes[:, axis] = ends - starts if axis == group.axis else extent
-        numbers = torch.arange(count, device=offs.device)
-        addresses = {
-            letter: (starts * each.of_start if each.of_start else numbers * each.of_problem) + each.pointer
-            for letter, each in self.placed.items()
-        }
-        return {"problem_sizes": sizes, **addresses}
+        return self._tables(self._places())
 
-    def strides(self) -> dict[str, Any]:
-        """Return the tables of leading dimensions, made on the device."""
+    def tables_with_strides(self) -> dict[str, Any]:
+        """Return these tables and those of leading dimensions, made on the device."""
+        lds = {f"ld{letter.lower()}": each.ld for letter, each in self.placed.items()}
+        return {"C": None, "ldc": None, **self._tables(self._places() | {name: (ld, 0, 0) for name, ld in lds.items()})}
+
+    def _places(self) -> dict[str, tuple[int, int, int]]:
+        return {letter: (each.pointer, each.of_problem, each.of_start) for letter, each in self.placed.items()}
+
+    def _tables(self, wanted: Mapping[str, tuple[int, int, int]]) -> dict[str, Any]:
+        """Return the sizes, and tables of a number and of steps with each problem, or with where it begins.
+
+        All tables are made at once: kernels that do so little take as long as it takes to launch them.
+        """
         torch: Any = imported("torch")
-        count, where = len(self._group), self._offs.device
-        found = {
-            f"ld{letter.lower()}": torch.full((count,), each.ld, dtype=torch.int64, device=where)
-            for letter, each in self.placed.items()
-        }
-        return {"ldc": None, **found}
+        numbers = torch.arange(self._count + 1, device=self._offs.device)
+        sizes, starts = self._divided(torch, numbers)
+        numbers = numbers[:-1]
+        if self._has_rest:
+            numbers[-1:].fill_(0)  # of which nothing is read: a matrix that there is
+        made = torch._foreach_mul(
+            [numbers if of_problem else starts for _, of_problem, _ in wanted.values()],
+            [of_problem or of_start for _, of_problem, of_start in wanted.values()],
+        )
+        torch._foreach_add_(made, [first for first, _, _ in wanted.values()])
+        return {"problem_sizes": sizes, **dict(zip(wanted, made, strict=True))}
+
+    def _divided(self, torch: Any, numbers: Any) -> tuple[Any, Any]:
+        """Return M, N and K of all problems, and where each begins along the axis that offs divides."""
+        group, total = self._group, self._group.axis_total
+        ends = numbers * total  # first a 0, and last, where there is a rest, at least where that ends
+        ends[1 : len(group) + 1].copy_(self._offs)
+        bounds = ends.cummax(0).values.clamp_(max=total)
+        m, n, k = group.sizes[0].tolist()
+        sizes = torch.full((self._count, 3), k, dtype=torch.int32, device=bounds.device)
+        if self._has_rest:
+            sizes[-1:, 2].fill_(0)
+        for axis, extent in ((0, m), (1, n)):
+            if axis != group.axis and extent != k:
+                sizes[:, axis].fill_(extent)
+        torch.sub(bounds[1:], bounds[:-1], out=sizes[:, group.axis])
+        return sizes, bounds[:-1]
 
     @property
     def is_captured(self) -> bool:
@@ -191,14 +216,14 @@ class DeviceLaunch:
         self, candidate: GroupCandidate, group: DeviceGroup, scalars: Mapping[str, Any], most_tiles: int
     ) -> None:
         self._operation = candidate.operation
-        tables = group.tables()
+        tables = group.tables_with_strides()
+        sizes = tables["problem_sizes"]
         with workspace_of(takes_torch_memory=True):
             self._arguments = GemmGroupedArguments.from_device(
                 self._operation,
-                len(tables["problem_sizes"]),
-                tables["problem_sizes"],
-                *(tables.get(letter) for letter in "ABCD"),
-                **group.strides(),
+                len(sizes),
+                sizes,
+                *(tables[name] for name in (*"ABCD", "lda", "ldb", "ldc", "ldd")),
                 output_op=self._operation.epilogue_type(**scalars),
                 most_tiles=most_tiles,
             )
@@ -212,6 +237,17 @@ class DeviceLaunch:
     def run(self) -> None:
         """Launch the kernel on torch's current stream, which is that of the tables."""
         self._operation.run(self._arguments)
+
+
+def leaves_zeros(epilogue: Epilogue, scalars: Mapping[str, Any]) -> bool:
+    """Return whether D is zero wherever all sums are: an epilogue that reads a tensor, or a scalar there, may not."""
+    given = epilogue.epilogue_type(**scalars)
+    if given.needs_source or any(given.pointers) or epilogue.ports:
+        return False
+    sums = np.zeros((1, 2), epilogue.accumulator.dtype)  # two columns, which an epilogue may combine
+    values = dict(zip(epilogue.scalar_names, given.values, strict=True))
+    with np.errstate(all="ignore"):  # infinities and what they are multiplied with
+        return not epilogue.evaluate(sums, None, values, {})["D"].any()
 
 
 def _vectors(letter: str, part: Vectors, described: TensorDescription) -> Matrix:
