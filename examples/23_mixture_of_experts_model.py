@@ -1,7 +1,8 @@
 """A mixture of experts as a model: tokens are routed on the device, and the experts' products are one kernel.
 
 The host knows neither how many tokens an expert gets nor waits for it: `GroupedLinear` reads the offsets where they
-are. The router and the shared expert are regions, as in any model.
+are. The gate and the weights of tokens are computed by the kernels of the products. The router and the shared expert
+are regions, as in any model.
 
 Run ``python examples/23_mixture_of_experts_model.py``. Without a GPU the operations' meaning is executed on the host.
 """
@@ -71,10 +72,10 @@ def main() -> None:
 
     partitioned = pycutlass.pytorch.partition(model, x, options={"min_gain": 0})
     print(partitioned)
-    assert partitioned.counts == {"mm": 3}, "the router and both layers of the shared expert are regions"
-    calls = sum("grouped_mm" in str(node.target) for node in partitioned.graph.nodes)
-    print(f"{calls} products of {experts} experts are a kernel each")
-    assert calls == 3
+    assert partitioned.counts == {"mm": 3, "grouped": 3}, "a product is no region"
+    followed = [region.fused for region in partitioned.regions if region.kind == "grouped"]
+    assert sorted(map(len, followed)) == [0, 1, 2], "the gate and the weights of tokens are parts of products"
+    print(f"3 products of {experts} experts are a kernel each, two of them with what follows")
 
     with torch.no_grad():
         ours, theirs = partitioned(x).float(), by_torch(model, x).float()

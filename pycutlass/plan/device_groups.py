@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from pycutlass.arguments import GemmGroupedArguments
-from pycutlass.epilogue import Epilogue
+from pycutlass.epilogue import Epilogue, Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported, is_of
+from pycutlass.integers import shape_of
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_writable, empty_matrix, matrix, vector
+from pycutlass.operands.epilogue import port_operand
 from pycutlass.operands.overlaps import check_overlaps
 from pycutlass.operation.group_support import count_tiles
 from pycutlass.operation.support import check_k
@@ -26,6 +29,7 @@ from pycutlass.plan.readings import place
 
 __all__ = ["DeviceGroup", "DeviceLaunch", "leaves_zeros"]
 
+_NO_PORTS: Mapping[str, Any] = MappingProxyType({})
 _REMEDY = "pass offs=offs.tolist(), which waits for the GPU"
 
 
@@ -58,6 +62,9 @@ class DeviceGroup:
         D.
     stream : optional
         What the caller named: refused, since tables are made on the current one.
+    ports : mapping
+        Tensors of the epilogue, by name: matrices and columns that rows are divided of as of D; of rows and numbers
+        one for each group.
     zeroes_rest : bool
         Whether the kernel writes zeros behind the last group: as one more problem, with a K of 0. Its epilogue is one
         that `leaves_zeros`.
@@ -68,7 +75,15 @@ class DeviceGroup:
         Something does not fit.
     """
 
-    def __init__(self, kind: GemmKind, group: Group, target: Part, stream: Any, zeroes_rest: bool = False) -> None:
+    def __init__(
+        self,
+        kind: GemmKind,
+        group: Group,
+        target: Part,
+        stream: Any,
+        ports: Mapping[str, Any] = _NO_PORTS,
+        zeroes_rest: bool = False,
+    ) -> None:
         assert group.offsets is not None
         assert group.axis is not None
         if group.offsets.is_spec:
@@ -87,26 +102,30 @@ class DeviceGroup:
                 f"offs is on the GPU, and a bias beside cs, or of results by columns, is a tensor of the epilogue, "
                 f"whose tables the host makes: add the bias to cs and give the sum, with results by rows, or {_REMEDY}"
             )
-        if kind.epilogue.ports:
-            raise ArgumentError(
-                f"offs is on the GPU, and the epilogue {kind.epilogue!r} has tensors of its own, which are divided on "
-                f"the host: {_REMEDY}"
-            )
+        _check_ports(kind, group)
         self.kind, self._group, self._offs = kind, group, group.offsets.tensor
         self._has_rest = zeroes_rest and group.axis in (0, 1)
         self._count = len(group) + self._has_rest
         check_k(kind.epilogue, int(group.A.last_extents[1]))
         parts = {"A": group.A, "B": group.B, "C": group.C, "D": target}
         whole = {letter: self._whole(letter, part) for letter, part in parts.items() if part is not None}
+        beside = {port.name: self._beside(port, ports[port.name]) for port in kind.epilogue.ports}
+        whole |= beside
         for letter, each in whole.items():
             if each.view.device != group.offsets.device:
                 raise ArgumentError(
-                    f"offs is on {place(group.offsets.device)}, and {getattr(parts[letter], 'name', letter)} is on "
+                    f"offs is on {place(group.offsets.device)}, and {getattr(parts.get(letter), 'name', letter)} is on "
                     f"{place(each.view.device)}: move one, or {_REMEDY}"
                 )
-        check_writable(whole["D"])
-        check_overlaps(whole)
-        self.placed = {letter: _place(parts[letter], each) for letter, each in whole.items()}
+        written = ("D", *(port.name for port in kind.epilogue.outputs))
+        for name in written:
+            check_writable(whole[name])
+        check_overlaps(whole, written, kind.epilogue.matrices_read)
+        self._numbers = {port.name: ports[port.name] for port in kind.epilogue.ports if port.form == "number"}
+        self.placed = {letter: _place(parts[letter], whole[letter]) for letter in whole if letter not in beside}
+        for port in kind.epilogue.ports:
+            if port.form != "number":  # which are a table themselves
+                self.placed[port.name] = _place_beside(port, beside[port.name])
 
     def _whole(self, letter: str, part: Part) -> Matrix:
         """Return all matrices of an operand as one, or as a batch, checked against the kind."""
@@ -124,6 +143,29 @@ class DeviceGroup:
         if 0 in shape:
             return empty_matrix(letter, described, given, shape[-2], shape[-1], batch)
         return matrix(letter, described, given, shape[-2], shape[-1], batch, written=letter == "D")
+
+    def _beside(self, port: Port, given: Any) -> Matrix:
+        """Return a tensor of the epilogue: all that groups have of it as one, or as a batch, checked against its port.
+
+        `_check_ports` has seen that rows are divided.
+        """
+        _, n, _ = self._group.sizes[0].tolist()
+        count, total = len(self._group), self._group.axis_total
+        by_group = port.form in ("row", "number")
+        wanted = {"row": (count, port.columns(n)), "number": (count,), "column": (total,)}
+        shape = wanted.get(port.form, (total, port.columns(n)))
+        if isinstance(given, list | tuple) or shape_of(given) != shape:
+            got = "a list" if isinstance(given, list | tuple) else f"shape {shape_of(given)}"
+            what = "with one for each group" if by_group else "divided as the results are"
+            raise ArgumentError(
+                f"offs is on the GPU, and {port.name}, a {port.form} of the epilogue, must be one tensor of {shape}, "
+                f"{what}; got {got}: pass such a tensor, or {_REMEDY.removeprefix('pass ')}"
+            )
+        is_one = by_group and count == 1 and port.form == "row"
+        written = port in self.kind.epilogue.outputs
+        return port_operand(
+            port.beside(self.kind.D), given[0] if is_one else given, total, n, count if by_group else 1, written=written
+        )
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -144,17 +186,18 @@ class DeviceGroup:
 
     def tables(self) -> dict[str, Any]:
         """Return the tables of sizes and addresses, made on the device."""
-        return self._tables(self._places())
+        sizes, made = self._tables(list(self.placed.values()))
+        return {"problem_sizes": sizes, **dict(zip(self.placed, made, strict=True)), **self._numbers}
 
-    def tables_with_strides(self) -> dict[str, Any]:
+    def tables_and_strides(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return these tables and those of leading dimensions, made on the device."""
-        lds = {f"ld{letter.lower()}": each.ld for letter, each in self.placed.items()}
-        return {"C": None, "ldc": None, **self._tables(self._places() | {name: (ld, 0, 0) for name, ld in lds.items()})}
+        lds = [_Placed(each.ld, 0, 0, 0) for each in self.placed.values()]
+        sizes, made = self._tables([*self.placed.values(), *lds])
+        addresses = dict(zip(self.placed, made, strict=False))
+        strides = {_ld_of(letter): table for letter, table in zip(self.placed, made[len(lds) :], strict=True)}
+        return {"problem_sizes": sizes, **addresses, **self._numbers}, {"ldc": None, **strides}
 
-    def _places(self) -> dict[str, tuple[int, int, int]]:
-        return {letter: (each.pointer, each.of_problem, each.of_start) for letter, each in self.placed.items()}
-
-    def _tables(self, wanted: Mapping[str, tuple[int, int, int]]) -> dict[str, Any]:
+    def _tables(self, wanted: Sequence[_Placed]) -> tuple[Any, Sequence[Any]]:
         """Return the sizes, and tables of a number and of steps with each problem, or with where it begins.
 
         All tables are made at once: kernels that do so little take as long as it takes to launch them.
@@ -166,11 +209,11 @@ class DeviceGroup:
         if self._has_rest:
             numbers[-1:].fill_(0)  # of which nothing is read: a matrix that there is
         made = torch._foreach_mul(
-            [numbers if of_problem else starts for _, of_problem, _ in wanted.values()],
-            [of_problem or of_start for _, of_problem, of_start in wanted.values()],
+            [numbers if each.of_problem else starts for each in wanted],
+            [each.of_problem or each.of_start for each in wanted],
         )
-        torch._foreach_add_(made, [first for first, _, _ in wanted.values()])
-        return {"problem_sizes": sizes, **dict(zip(wanted, made, strict=True))}
+        torch._foreach_add_(made, [each.pointer for each in wanted])
+        return sizes, made
 
     def _divided(self, torch: Any, numbers: Any) -> tuple[Any, Any]:
         """Return M, N and K of all problems, and where each begins along the axis that offs divides."""
@@ -187,6 +230,13 @@ class DeviceGroup:
                 sizes[:, axis].fill_(extent)
         torch.sub(bounds[1:], bounds[:-1], out=sizes[:, group.axis])
         return sizes, bounds[:-1]
+
+    def epilogue_of(self, tables: Mapping[str, Any], strides: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tables of the epilogue's tensors, as arguments take them: of matrices with leading dimensions."""
+        return {
+            port.name: (tables[port.name], strides[_ld_of(port.name)]) if port.form == "matrix" else tables[port.name]
+            for port in self.kind.epilogue.ports
+        }
 
     @property
     def is_captured(self) -> bool:
@@ -210,28 +260,32 @@ class DeviceLaunch:
         Output tiles at most.
     """
 
-    __slots__ = ("_arguments", "_operation", "_tensors")
+    __slots__ = ("_arguments", "_operation", "_strides", "_tensors")
 
     def __init__(
         self, candidate: GroupCandidate, group: DeviceGroup, scalars: Mapping[str, Any], most_tiles: int
     ) -> None:
         self._operation = candidate.operation
-        tables = group.tables_with_strides()
-        sizes = tables["problem_sizes"]
+        tables, self._strides = group.tables_and_strides()
         with workspace_of(takes_torch_memory=True):
             self._arguments = GemmGroupedArguments.from_device(
                 self._operation,
-                len(sizes),
-                sizes,
-                *(tables[name] for name in (*"ABCD", "lda", "ldb", "ldc", "ldd")),
+                len(tables["problem_sizes"]),
+                tables["problem_sizes"],
+                *(tables.get(letter) for letter in "ABCD"),
+                **{name: self._strides[name] for name in ("lda", "ldb", "ldc", "ldd")},
                 output_op=self._operation.epilogue_type(**scalars),
                 most_tiles=most_tiles,
+                epilogue=group.epilogue_of(tables, self._strides) or None,
             )
         self._tensors = group
 
     def exchange(self, group: DeviceGroup) -> None:
         """Take other tensors and other ends of as many groups, or raise and change nothing that is launched."""
-        self._arguments.update(**group.tables())
+        tables = group.tables()
+        beside = group.epilogue_of(tables, self._strides)
+        others = {name: table for name, table in tables.items() if name not in beside}
+        self._arguments.update(**others, epilogue=beside or None)
         self._tensors = group
 
     def run(self) -> None:
@@ -270,3 +324,33 @@ def _place(part: Part | None, whole: Matrix) -> _Placed:
         step = (part.view.strides or ())[part.axis]
         return _Placed(whole.view.pointer, 0, bytes_of(step), whole.ld)
     return _Placed(whole.view.pointer, bytes_of(whole.batch_stride), 0, whole.ld)
+
+
+def _place_beside(port: Port, whole: Matrix) -> _Placed:
+    """Return where the parts of a tensor of the epilogue are, where rows are divided."""
+    bytes_of = whole.description.type.bytes_of
+    if port.form == "row":
+        return _Placed(whole.view.pointer, bytes_of(whole.batch_stride), 0, 0)
+    return _Placed(whole.view.pointer, 0, bytes_of(whole.ld if port.form == "matrix" else 1), whole.ld)
+
+
+def _ld_of(letter: str) -> str:
+    """Return the name of a table of leading dimensions."""
+    return f"ld{letter.lower()}" if letter in ("A", "B", "C", "D") else f"ld of {letter}"
+
+
+def _check_ports(kind: GemmKind, group: Group) -> None:
+    """Raise ArgumentError for tensors of an epilogue that can be divided on the host alone."""
+    if not kind.epilogue.ports:
+        return
+    if group.axis != 0 or not kind.D.is_row_major:
+        raise ArgumentError(
+            f"offs is on the GPU, and the epilogue {kind.epilogue!r} has tensors of its own, which are divided there "
+            f"with rows of results that lie by rows: {_REMEDY}"
+        )
+    reduced = [port.name for port in kind.epilogue.outputs if port.form != "matrix"]
+    if reduced:
+        raise ArgumentError(
+            f"offs is on the GPU, and the epilogue {kind.epilogue!r} makes {', '.join(reduced)} of many elements, for "
+            f"which the host divides memory among the groups: {_REMEDY}"
+        )

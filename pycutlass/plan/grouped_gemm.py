@@ -344,7 +344,7 @@ class GroupedGemm(TunablePlan):
                 chosen_in = generation.number
                 self._runs.run(self._compiled(problems.sizes, group), problems, stream, is_kept, chosen_in)
         elif group.used.any():
-            described = DeviceGroup(self.kind, group, target, stream, zeroes_rest)
+            described = DeviceGroup(self.kind, group, target, stream, ports, zeroes_rest)
             sizes = group.sizes[group.used].astype(np.int32)
             self._runs.run_on_device(self._compiled(sizes, group), described, is_kept)
         return out

@@ -9,6 +9,7 @@ import torch
 
 from pycutlass.pytorch.convolutions import CONV2D
 from pycutlass.pytorch.fused import FUSED_CONV2D, FUSED_MM
+from pycutlass.pytorch.fused_groups import FUSED_GROUPED_MM
 from pycutlass.pytorch.gated import SWIGLU
 from pycutlass.pytorch.groups import GROUPED_MM
 from pycutlass.pytorch.handles import fused
@@ -89,6 +90,6 @@ def register_casts() -> None:
             library.impl(operator.name().partition("::")[2], _cast_on(device_type, operator), key)
     for device_type, key in _KEYS.items():
         library.impl("mixed_mm", _cast_on(device_type, MIXED_MM, 1), key)
-    for operator in (FUSED_MM, FUSED_CONV2D):
+    for operator in (FUSED_MM, FUSED_CONV2D, FUSED_GROUPED_MM):
         for device_type, key in _KEYS.items():
             library.impl(operator.name().partition("::")[2], _cast_fused_on(device_type, operator), key)

@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import public
 from pycutlass.pytorch.options import Options
-from pycutlass.pytorch.regions.capture import with_input_extents
+from pycutlass.pytorch.regions.capture import with_input_extents, with_own_statistics
 from pycutlass.pytorch.regions.joined import split_casts
 from pycutlass.pytorch.regions.members import NORMS
 from pycutlass.pytorch.regions.partitioner import Found, found_in
@@ -198,6 +198,7 @@ def _with_regions(graph: Graph, options: Options) -> Found:
     module = graph.owning_module
     assert module is not None
     with_input_extents(graph)
+    with_own_statistics(graph)
     if options.rest == "inductor":
         split_casts(graph)
     found = found_in(graph, options, _inlined, is_compiled=options.rest == "inductor")

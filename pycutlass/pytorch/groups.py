@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from pycutlass.plan.grouped_matmul import grouped_matmul
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain
 from pycutlass.pytorch.shapes import check_bias, check_equal_types, result_dtype
 
-__all__ = ["GROUPED_MM"]
+__all__ = ["GROUPED_MM", "with_names_of_torch"]
 
 Tensor = torch.Tensor
 _NAMES = {"xs": "mat_a", "ws": "mat_b"}
@@ -29,9 +31,16 @@ def _grouped_mm(
 ) -> Any:
     options = {"offs": plain(offs), "bias": plain(bias), "out_dtype": out_dtype, "allow_copy": True}
     _shape(mat_a, mat_b, offs, bias, result_dtype("mat_a", mat_a.dtype, out_dtype))
-    try:
+    with with_names_of_torch():
         return grouped_matmul(plain(mat_a), plain(mat_b), **options)
-    except ArgumentError as error:  # products in one line have other names
+
+
+@contextmanager
+def with_names_of_torch() -> Iterator[None]:
+    """Let errors name operands as torch does: products in one line have other names."""
+    try:
+        yield
+    except ArgumentError as error:
         raise type(error)(re.sub(r"\b(xs|ws)\b", lambda found: _NAMES[found[0]], str(error))) from error
 
 

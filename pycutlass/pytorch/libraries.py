@@ -52,7 +52,8 @@ def build(
     """Write one shared library with the kernels of all regions, and a manifest in it.
 
     `load` makes a model of it that runs without a compiler. Regions have the kernels that were measured where `tune`
-    has run, and those that are predicted to be the fastest otherwise. The library has equal ones once.
+    has run, and those that are predicted to be the fastest otherwise. The library has equal ones once, and none for
+    groups of products.
 
     Parameters
     ----------
@@ -95,15 +96,19 @@ def build(
     chosen.check_beside(partitioned.options)
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"path must be a path, such as 'kernels.so', got {shown(path)}")
-    if not partitioned.regions:
-        raise ArgumentError("the model has no region, so that there are no kernels for a library")
+    regions = [each for each in partitioned.regions if each.kind != "grouped"]
+    if not regions:
+        raise ArgumentError(
+            "the model has no region whose kernels a library can have, which are those of products and convolutions: "
+            "groups run as they were in the model"
+        )
     bound = sizes_of(partitioned.graph, partitioned.regions, sizes)
     gpu, rows = gpu_of(chosen.sm), tuple(extents)
     plans: dict[str, Gemm | Conv2d] = {}
-    for region in partitioned.regions:
+    for region in regions:
         _check_extents(region)
         try:
-            plan = plan_of(region, bound)
+            plan: Any = plan_of(region, bound)
             plans.setdefault(plan_name(region), plan if is_here(chosen.sm) else _chosen_for(plan, gpu, rows))
         except PyCutlassError as error:
             raise ArgumentError(f"{region.name}, {region.product}, has no kernel to build: {error}") from error
@@ -170,7 +175,8 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     Returns
     -------
     Partition
-        On tensors of a GPU its regions run the library's kernels; elsewhere they compute as before.
+        On tensors of a GPU its regions run the library's kernels; elsewhere they compute as before. Groups of products
+        run as they were in the model.
 
     Raises
     ------
@@ -195,10 +201,10 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     made.meta.update(partitioned.meta)
     nn.Module.train(made, partitioned.training)
     for region in partitioned.regions:
-        kernel = _kernel_of(library, region)
         given: Any = partitioned.get_submodule(region.name)
+        of_library = given.plain if region.kind == "grouped" else _with(_kernel_of(library, region), given.fused)
         made.delete_submodule(region.name)
-        made.add_submodule(region.name, RegionModule(region, _with(kernel, given.fused), given.plain))
+        made.add_submodule(region.name, RegionModule(region, of_library, given.plain))
     return made
 
 

@@ -159,6 +159,20 @@ class Partition(GraphModule):
             )
         return super().train(mode)
 
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled: graphs hold what tracing knows of their values, which cannot be.
+
+        Raises
+        ------
+        ArgumentError
+            Always.
+        """
+        raise ArgumentError(
+            "a partition cannot be pickled, since its graphs hold what tracing knows of their values: keep the model, "
+            "or its state_dict, and partition it again, or save torch.export.export(partitioned, inputs) by "
+            "torch.export.save"
+        )
+
 
 def check_partitioned(who: str, given: Any) -> None:
     """Raise ArgumentTypeError unless a function was given a partition."""

@@ -111,6 +111,42 @@ def test_an_epilogue_function_has_tensors_of_each_problem() -> None:
     torch.testing.assert_close(got.double(), exact, rtol=1e-2, atol=0.2)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_epilogue_function_has_tensors_where_offs_are_on_the_gpu(turned: bool) -> None:
+    """Rows of `ws` by columns are what Hopper-native kernels multiply, by rows what Ampere-style ones do."""
+
+    @pycutlass.epilogue_function
+    def everything(
+        accum: Any,
+        row: pycutlass.epilogue.Row,
+        column: pycutlass.epilogue.Column,
+        whole: pycutlass.epilogue.Tensor,
+        number: pycutlass.epilogue.PerBatch,
+    ) -> Any:
+        y = pycutlass.silu(accum) * whole
+        return {"D": (y + row) * column * number, "inner": y}
+
+    xs, ws = random(TOTAL, 64), random(8, 64, 96, turned=turned)
+    row, column, whole, number = random(8, 96), random(TOTAL), random(TOTAL, 96), random(8, dtype=torch.float32)
+    plan = None
+    for lengths in LENGTHS:
+        inner = torch.full((TOTAL, 96), float("nan"), device="cuda", dtype=torch.float16)
+        tensors = {"row": row, "column": column, "whole": whole, "number": number, "inner": inner}
+        if plan is None:
+            plan = pycutlass.GroupedGemm(xs, ws, offs=ends(lengths), epilogue=everything, epilogue_inputs=tensors)
+        groups = torch.arange(8, device="cuda").repeat_interleave(torch.tensor(lengths, device="cuda"))
+        sums = torch.cat([x.double() @ w.double() for x, w in zip(xs.split(lengths), ws, strict=True)])
+        exact_inner = torch.nn.functional.silu(sums) * whole
+        exact = (exact_inner + row[groups]) * column[:, None] * number[groups, None]
+        given: Any = {"offs": ends(lengths), "epilogue_inputs": tensors}
+        for way in ("alone", "plan"):  # of a plan, tables are exchanged
+            inner.fill_(float("nan"))
+            how = {"epilogue": everything} if way == "alone" else {}
+            got = (pycutlass.grouped_matmul if way == "alone" else plan)(xs, ws, **given, **how)
+            torch.testing.assert_close(got.double(), exact, rtol=2e-2, atol=0.5)
+            torch.testing.assert_close(inner.double(), exact_inner, rtol=2e-2, atol=0.3)
+
+
 def test_it_is_torchs_grouped_mm() -> None:
     xs, ws = random(TOTAL, 128, dtype=torch.bfloat16), random(8, 96, 128, dtype=torch.bfloat16).mT
     offs = ends(LENGTHS[0])

@@ -99,6 +99,26 @@ class Bottleneck(nn.Module):
         return functional.relu(third(self.expand(y)) + fourth(self.shortcut(x)))
 
 
+class Experts(nn.Module):
+    """A mixture of experts with gates, whose products are groups that are made by `product`, as torch calls it."""
+
+    def __init__(self, product: Callable[..., Any], width: int = 16, hidden: int = 32, experts: int = 4) -> None:
+        super().__init__()
+        self.product, self.experts = product, experts
+        self.gate, self.up = (nn.Parameter(torch.randn(experts, hidden, width) / width**0.5) for _ in range(2))
+        self.down = nn.Parameter(torch.randn(experts, width, hidden) / hidden**0.5)
+        self.router = nn.Linear(width, experts, bias=False)
+
+    def forward(self, x: Tensor) -> Any:
+        shares, chosen = self.router(x).float().softmax(-1).topk(2)
+        order = chosen.flatten().argsort(stable=True)
+        ends = (chosen.flatten()[:, None] == torch.arange(self.experts, device=x.device)).sum(0).cumsum(0).int()
+        rows = x[order // 2]
+        gate, up = (self.product(rows, each.mT, offs=ends) for each in (self.gate, self.up))
+        made = self.product(functional.silu(gate) * up, self.down.mT, offs=ends)
+        return torch.zeros_like(x).index_add(0, order // 2, made * shares.flatten()[order, None].to(x.dtype))
+
+
 class Tied(nn.Module):
     """Two layers with one weight."""
 

@@ -38,11 +38,12 @@ def described(
     group = Group(xs, ws, unread(ends), further.get("cs"), further.get("bias"))
     target = group.result(out, lambda n: n)
     kind = kind_of_group(group, target, Wanted())
-    made = DeviceGroup(kind, group, target, None, zeroes_rest)
-    tables = made.tables_with_strides()
-    for name, table in made.tables().items():
-        assert torch.equal(table, tables[name])
-    return made, tables
+    made = DeviceGroup(kind, group, target, None, zeroes_rest=zeroes_rest)
+    tables, strides = made.tables_and_strides()
+    again = made.tables()
+    assert tables.keys() == again.keys()
+    assert all(torch.equal(table, again[name]) for name, table in tables.items())
+    return made, tables | strides
 
 
 def followed(tables: dict[str, Any], letter: str, number: int, by_rows: bool, memory: Any) -> Any:
@@ -115,7 +116,8 @@ def test_whatever_offs_holds_no_address_is_beside_the_tensors(ends: list[int]) -
     xs, ws, out = torch.randn(12, 8), torch.randn(4, 8, 5), torch.empty(12, 5)
     group = Group(xs, ws, offsets)
     made = DeviceGroup(kind_of_group(group, None, Wanted()), group, group.result(out, lambda n: n), None)
-    tables = made.tables_with_strides()
+    addresses, strides = made.tables_and_strides()
+    tables = addresses | strides
     lengths = tables["problem_sizes"][:, 0]
     assert (lengths >= 0).all()
     assert lengths.sum() <= 12
@@ -158,9 +160,9 @@ class Counting(TorchDispatchMode):
 def test_tables_take_few_kernels(zeroes_rest: bool) -> None:
     group = Group(X, W, unread(ENDS_OF_4))
     target = group.result(OUT, lambda n: n)
-    made = DeviceGroup(kind_of_group(group, target, Wanted()), group, target, None, zeroes_rest)
+    made = DeviceGroup(kind_of_group(group, target, Wanted()), group, target, None, zeroes_rest=zeroes_rest)
     with Counting() as counting:
-        made.tables_with_strides()
+        made.tables_and_strides()
     assert counting.count == (12 if zeroes_rest else 10)
 
 
@@ -218,6 +220,11 @@ def scaled(accum: Any, row: pycutlass.epilogue.Row) -> Any:
     return accum * row
 
 
+@pycutlass.epilogue_function
+def summed(accum: Any) -> Any:
+    return {"D": accum, "total": pycutlass.epilogue.sum(accum, axis=1)}
+
+
 def without_torch() -> None:
     offsets = unread(ENDS_OF_4)
     offsets.tensor = object()
@@ -236,7 +243,14 @@ MEMORY = torch.randn(200)
 REFUSED: list[tuple[str, Any]] = [
     ("tensors of torch alone: pass offs=offs.tolist", without_torch),
     (r"torch\.cuda\.stream\(stream\)", lambda: with_plan(stream=3)),
-    (r"has tensors of its own.*offs\.tolist", lambda: with_plan(epilogue=scaled, precision="3xtf32")),
+    (
+        r"makes total of many elements.*offs\.tolist",
+        lambda: with_plan(epilogue=summed, precision="3xtf32"),
+    ),
+    (
+        r"has tensors of its own.*rows of results.*offs\.tolist",
+        lambda: with_plan(torch.empty(5, 12).T, epilogue=scaled, precision="3xtf32"),
+    ),
     (r"ws is a list.*torch\.stack\(ws\), or offs=offs\.tolist", lambda: with_plan(ws=list(W))),
     ("offs is on GPU 1, and xs is on the host", elsewhere),
     ("D overlaps A", lambda: with_plan(xs=MEMORY[:96].view(12, 8), out=MEMORY[90:150].view(12, 5))),
@@ -275,3 +289,62 @@ def test_elements_of_two_types_are_refused() -> None:
         with_plan(ws=W.half())
     with pytest.raises(ArgumentTypeError, match=r"operand C must .*float32"):
         with_plan(cs=torch.empty(12, 5, dtype=torch.float16))
+
+
+@pycutlass.epilogue_function
+def several(
+    accum: Any,
+    row: pycutlass.epilogue.Row,
+    column: pycutlass.epilogue.Column,
+    whole: pycutlass.epilogue.Tensor,
+    number: pycutlass.epilogue.PerBatch,
+) -> Any:
+    y = (accum * number + row) * column
+    return {"D": y + whole, "inner": y}
+
+
+def beside(**changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return tensors of the epilogue, and the tables that are made for a group with them."""
+    ports = {
+        "row": torch.randn(4, 5),
+        "column": torch.randn(12),
+        "whole": torch.randn(12, 7)[:, :5],
+        "number": torch.randn(4),
+        "inner": torch.empty(12, 5),
+        **changes,
+    }
+    group = Group(X, W, unread(ENDS_OF_4))
+    target = group.result(OUT, lambda n: n)
+    kind = kind_of_group(group, target, Wanted(several, precision="3xtf32"))
+    made = DeviceGroup(kind, group, target, None, ports)
+    tables, strides = made.tables_and_strides()
+    return ports, made.epilogue_of(tables, strides)
+
+
+def test_tensors_of_the_epilogue_are_found() -> None:
+    ports, tables = beside()
+    assert list(tables["number"]) == list(ports["number"])
+    assert tables["row"].tolist() == [ports["row"][number].data_ptr() for number in range(4)]
+    assert tables["column"].tolist() == [ports["column"].data_ptr() + 4 * begin for begin in (0, 3, 3, 10)]
+    for name, ld in (("whole", 7), ("inner", 5)):
+        addresses, steps = tables[name]
+        assert addresses.tolist() == [ports[name].data_ptr() + 4 * ld * begin for begin in (0, 3, 3, 10)]
+        assert steps.tolist() == [ld] * 4
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        (r"row, a row of the epilogue, must be one tensor of \(4, 5\), with one for each group; got", {"row": W[0, 0]}),
+        (r"column, a column of the epilogue, must be one tensor of \(12,\), divided", {"column": list(OUT)}),
+        (r"whole, a matrix of the epilogue, must be one tensor of \(12, 5\)", {"whole": torch.randn(4, 12, 5)}),
+        (
+            "inner overlaps whole|whole overlaps inner",
+            {"whole": MEMORY[:60].view(12, 5), "inner": MEMORY[9:69].view(12, 5)},
+        ),
+        ("overlaps D|D overlaps", {"inner": OUT}),
+    ],
+)
+def test_tensors_of_the_epilogue_that_do_not_fit(message: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(PyCutlassError, match=message):
+        beside(**changes)

@@ -128,7 +128,7 @@ def lent(tensor):
 def kept_tables(group, wanted):
     # memory of the host, which is free at once when it goes, and not behind the launch
     made = make_tables(group, wanted)
-    tables.extend(map(lent, made.values()))
+    tables.extend(map(lent, (made[0], *made[1])))
     return made
 
 DeviceGroup._tables = kept_tables

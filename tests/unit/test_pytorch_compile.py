@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import shutil
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -12,12 +13,15 @@ from typing import Any
 import pytest
 import torch
 from descriptions import run_python
-from partition_models import BasicBlock, Counting, Function, GatedMlp, Tied, TransformerBlock
+from partition_models import BasicBlock, Bottleneck, Counting, Function, GatedMlp, Tied, TransformerBlock
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import pycutlass.pytorch
 from pycutlass import errors
 from pycutlass.pytorch import InductorPass, Options, compiling
+from pycutlass.pytorch.regions.capture import with_own_statistics
 from pycutlass.pytorch.regions.region import Region
 
 Tensor = torch.Tensor
@@ -239,3 +243,41 @@ def test_options_that_are_none() -> None:
     with pytest.raises(Exception, match="is no option of a partition") as caught:
         made(some(4, 8))
     assert isinstance(getattr(caught.value, "inner_exception", caught.value), errors.ArgumentTypeError)
+
+
+@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.parametrize("model", [BasicBlock(), Bottleneck()], ids=["basic", "bottleneck"])
+def test_gradients_through_batch_norms_in_eval_mode(model: nn.Module, rest: str, seen: list[list[Region]]) -> None:
+    model, x = copy.deepcopy(model).eval(), some(2, 8, 6, 6)
+    assert_alike(gradients(compiled(model, rest), model, x), gradients(model, model, x))
+    forward = [region for region in seen[0] if region.kind == "conv2d"]
+    assert forward and all(any("batch_norm" in name for name in region.fused) for region in forward)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_batch_norms_that_are_taken_apart(dtype: torch.dtype) -> None:
+    model, x, passing = Bottleneck().eval().to(dtype), some(2, 8, 6, 6).to(dtype), InductorPass({"min_gain": 0})
+    made = torch.compile(model, options={"post_grad_custom_pre_pass": passing})
+    tolerance = 1e-4 if dtype is torch.float32 else 2e-2
+    with torch.no_grad():
+        torch.testing.assert_close(made(x), model(x), rtol=tolerance, atol=tolerance)
+    assert len(passing.regions) == 4 and not passing.left
+    assert all([each.form for each in region.inputs].count("row") == 4 for region in passing.regions)
+
+
+def test_what_batch_norms_leave_for_backward_on_a_gpu() -> None:
+    def function(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor) -> Any:
+        return torch.ops.aten._native_batch_norm_legit_no_training(x, weight, bias, mean, var, 0.1, 1e-3)
+
+    shapes = (2, 3, 4, 4), (3,), (3,), (3,), (3,)
+    with FakeTensorMode():  # in which tensors are on a GPU that is not here
+        graph = make_fx(function)(*(torch.empty(shape, device="cuda") for shape in shapes))
+    with_own_statistics(graph.graph)
+    graph.recompile()
+    taken = [node.args[1] for node in graph.graph.nodes if node.target is operator.getitem]
+    assert taken == [0]
+    given = [some(*shape) for shape in shapes[:4]] + [torch.rand(3) + 0.5]
+    made, mean, scale = graph(*given)
+    assert_alike(made, function(*given)[0])
+    assert_alike((mean, scale), (given[3], (given[4] + 1e-3).rsqrt()))

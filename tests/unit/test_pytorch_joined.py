@@ -103,5 +103,5 @@ def test_kernels_of_all_regions_are_compiled_together(found: list[Found], monkey
     made = plans.plan_of
     monkeypatch.setattr(plans, "plan_of", lambda *given: taken.append(made(*given)) or taken[-1])
     plans.compile_together(graph.regions, {})
-    assert len(taken) == len(graph.regions) == 2
+    assert len(graph.regions) == 2 and len(taken) == 1  # both are alike
     assert [set(kernels) for kernels in built] == [{each for plan in taken for each in plan.candidate.kernels}]

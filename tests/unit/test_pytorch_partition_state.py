@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 from typing import Any
 
 import pytest
 import torch
+from partition_models import compared
 from torch import nn
 
 from pycutlass import errors
+from pycutlass.errors import ArgumentError
 from pycutlass.pytorch import Options, partition
 
 Tensor = torch.Tensor
 ALL = Options(min_gain=0)
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch about torch
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +97,34 @@ def test_devices_without_autocast() -> None:
     assert made.counts == {"mm": 1}
     with torch.no_grad():
         assert made(torch.empty(4, 8, device="meta")).shape == (4, 8)
+
+
+@pytest.mark.parametrize("of_program", [False, True])
+def test_inputs_of_other_extents_are_refused_by_name(of_program: bool) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).double().eval(), some(4, 8)
+    given = torch.export.export(model, (x,)) if of_program else model
+    if of_program:
+        given.example_inputs = None  # without which torch.export checks nothing
+    made = partition(given, None if of_program else x, options=ALL)
+    compared(model, made, x)
+    with pytest.raises(ArgumentError, match=r"axis 0 of input had 4 elements .* now has 5: .*dynamic="):
+        made(some(5, 8))
+    with pytest.raises(ArgumentError, match=r"input was a tensor of 2 dimensions .* got shape \(8,\)"):
+        made(some(8))
+    shapes = {"input": {0: torch.export.Dim("rows", min=2, max=16)}}
+    made = partition(model, x, dynamic=shapes, options=ALL)
+    compared(model, made, some(16, 8))
+    with pytest.raises(ArgumentError, match=r"partitioned for inputs with input.size\(\)\[0\] <= 16"):
+        made(some(17, 8))
+
+
+def test_pickles_are_refused_and_copies_are_not() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).double().eval(), some(4, 8)
+    made = partition(model, x, options=ALL)
+    with pytest.raises(ArgumentError, match=r"cannot be pickled.*partition it again, or save torch\.export"):
+        pickle.dumps(made)
+    with pytest.raises(ArgumentError, match="cannot be pickled"):
+        torch.save(made, io.BytesIO())
+    other = copy.deepcopy(made)
+    compared(model, other, x)
+    assert other.regions == made.regions and other.left == made.left

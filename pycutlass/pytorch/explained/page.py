@@ -15,7 +15,7 @@ from pycutlass.pytorch.tables import computed, followers
 
 __all__ = ["page_of"]
 
-_KINDS = {"mm": "a product", "bmm": "a batch of products", "conv2d": "a convolution"}
+_KINDS = {"mm": "a product", "bmm": "a batch of products", "conv2d": "a convolution", "grouped": "a group"}
 
 
 def page_of(

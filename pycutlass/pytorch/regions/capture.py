@@ -16,9 +16,12 @@ from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.pytorch.regions.guards import with_guards
+from pycutlass.pytorch.regions.members import norm_of
+from pycutlass.pytorch.regions.pointwise import name_of
 from pycutlass.pytorch.regions.products import value_of
 
-__all__ = ["captured", "with_input_extents"]
+__all__ = ["captured", "with_input_extents", "with_own_statistics"]
 _aten: Any = torch.ops.aten
 
 
@@ -28,8 +31,17 @@ def _prelu(x: torch.Tensor, slopes: torch.Tensor) -> Any:
     return _aten._prelu_kernel.default(x, _aten.view.default(slopes, extents[: x.dim()] if x.dim() > 1 else [-1]))
 
 
-#: Operators that are taken apart when a model is captured, since they are none that go element by element.
-_TAKEN_APART = {_aten.prelu.default: _prelu}
+#: Batch norms whose further results follow from their statistics in eval mode.
+_WITH_STATISTICS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
+
+
+def _taken_apart(program: ExportedProgram) -> dict[Any, Any]:
+    """Return operators that are taken apart: what goes not element by element, and what has products inside."""
+    einsum = _aten.einsum.default
+    graphs = (each.graph for each in program.graph_module.modules() if isinstance(each, GraphModule))
+    has_products = any(node.target is einsum for graph in graphs for node in graph.nodes)
+    apart = {einsum: torch.export.default_decompositions()[einsum]} if has_products else {}  # a table of 0.1 s
+    return {_aten.prelu.default: _prelu, **apart}
 
 
 def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
@@ -44,13 +56,14 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
         warnings.simplefilter("ignore")  # of torch about torch
         program = model if isinstance(model, ExportedProgram) else _exported(model, example_inputs, dynamic)
         try:
-            made: Any = _detached(program).run_decompositions(_TAKEN_APART).module()
+            made: Any = _detached(program).run_decompositions(_taken_apart(program)).module()
         except Exception as error:
             raise ArgumentError(f"torch.export cannot take views and changes out of the model: {error}") from error
     for node in list(made.graph.nodes):  # what it asserts of types was so when it was captured, and would read results
         if node.op == "call_function" and node.target is torch.ops.aten._assert_tensor_metadata.default:
             made.graph.erase_node(node)
     with_input_extents(made.graph)
+    with_guards(made)
     found: GraphModule = made
     return found
 
@@ -137,6 +150,32 @@ def with_input_extents(graph: Graph) -> None:
             found[expression] = source
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+
+
+def with_own_statistics(graph: Graph) -> None:
+    """Let backward read what batch norms in eval mode leave for it from their statistics, where they have it.
+
+    Then a norm has one result that is used, and can be part of a region in training as well.
+    """
+    for node in list(graph.nodes):
+        source = node.args[0] if node.target is operator.getitem else None
+        norm = norm_of(source) if isinstance(source, Node) and name_of(source.target) in _WITH_STATISTICS else None
+        if norm is None or node.args[1] not in (1, 2) or norm["mean"] is None or norm["var"] is None:
+            continue
+        value, of_norm = value_of(node), norm["mean"] if node.args[1] == 1 else norm["var"]
+        with graph.inserting_before(source):
+            if value.numel() == 0:  # as on the host
+                made = graph.call_function(_aten.new_zeros.default, (of_norm, [0]), {"dtype": value.dtype})
+            else:
+                made = graph.call_function(_aten._to_copy.default, (of_norm,), {"dtype": value.dtype})
+                if node.args[1] == 2:
+                    made.meta = dict(node.meta)
+                    made = graph.call_function(_aten.add.Scalar, (made, norm["eps"]))
+                    made.meta = dict(node.meta)
+                    made = graph.call_function(_aten.rsqrt.default, (made,))
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
 
 
 def _read(graph: Graph, inputs: Mapping[Node, Any], expression: Any, placeholders: list[Node]) -> Node | None:

@@ -44,7 +44,7 @@ def _dtype(value: torch.Tensor) -> str:
 
 
 def _input(beside: Beside) -> RegionInput:
-    name = beside.node.name + (f".{beside.part}" if beside.part else "")
+    name = beside.node.name
     if beside.form is None:
         return RegionInput(beside.name, "scalar", name, "float64", ())
     shape = value_of(beside.node).shape if beside.form.shape is None else beside.form.shape
@@ -54,6 +54,9 @@ def _input(beside: Beside) -> RegionInput:
 def _problem(region: Grown) -> Problem:
     product = region.product
     a, b = value_of(product.a), value_of(product.b)
+    if product.kind == "grouped":
+        forms = tensor_form(a), tensor_form(b), tensor_form(value_of(product.node))
+        return Problem("grouped", *forms, ranges=_ranges(a, b))
     if product.kind != "conv2d":
         axes = 2 if product.kind == "mm" else 3
         a, b = folded(a, axes), folded(b.t() if product.is_turned else b, axes)

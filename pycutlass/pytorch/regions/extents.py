@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,7 @@ def is_whole(kind: str, shape: Shape, product: Shape) -> bool:
     """Return whether a view of this shape has the rows and columns of a product's result, in their order."""
     if kind == "conv2d":
         return len(shape) == len(product) and all(map(same, shape, product))
-    kept = 1 if kind == "mm" else 2
+    kept = 2 if kind == "bmm" else 1
     if len(shape) < kept or not all(map(same, shape[-kept:], product[-kept:])):
         return False
     count = expected = 1
@@ -88,9 +89,9 @@ def form_of(kind: str, shape: Shape, whole: Shape) -> Form | None:
         return Form("number", (1,))
     if kind == "conv2d":
         return _of_images(ones, full, whole)
-    if kind == "mm":
-        return _of_rows(ones, full, whole)
-    return _of_batch(ones, full, whole)
+    if kind == "bmm":
+        return _of_batch(ones, full, whole)
+    return _of_rows(ones, full, whole)
 
 
 def _of_images(ones: list[bool], full: list[bool], whole: Shape) -> Form | None:
@@ -132,7 +133,8 @@ def _of_batch(ones: list[bool], full: list[bool], whole: Shape) -> Form | None:
 def tensor_form(value: torch.Tensor) -> TensorForm:
     """Return how a tensor of tracing looks."""
     shape = tuple(value.shape)
-    steps = [hint_of(each) for each in value.stride()]
+    # An axis that repeats what lies there has no place in memory: it is an outer one, as a batch that is repeated.
+    steps = [hint_of(each) or sys.maxsize for each in value.stride()]
     axes = sorted(range(len(shape)), key=lambda axis: (steps[axis], hint_of(shape[axis])), reverse=True)
     # Of equal steps the last axis is the adjacent one.
     order = tuple(sorted(axes, key=lambda axis: (-steps[axis], axis)))

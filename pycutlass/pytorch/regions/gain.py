@@ -19,6 +19,8 @@ from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_call import precision_of as precision_of_images
 from pycutlass.plan.conv_pick import conv2d_pick, conv2d_ranking
 from pycutlass.plan.gemm import Gemm
+from pycutlass.plan.group_pick import pick_group, rank_group, typical
+from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.pick import pick, ranking
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.images import Geometry, as_rows, is_product
@@ -28,6 +30,7 @@ from pycutlass.pytorch.regions.extents import hint_of, tensor_form
 from pycutlass.pytorch.regions.growth import Grown
 from pycutlass.pytorch.regions.joined import bytes_of, bytes_saved
 from pycutlass.pytorch.regions.members import is_view, tensors_of
+from pycutlass.pytorch.regions.plans import is_here
 from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.reductions import is_reduction
 from pycutlass.pytorch.regions.tracing import Epilogue
@@ -39,6 +42,12 @@ __all__ = ["Gain", "gain_of", "planned_for"]
 _USUAL = 90  # the compute capability that is planned for on a machine without a GPU
 #: What reducing an element takes, as steps of K: by what kernels with statistics of rows were measured to take.
 _REDUCING = 300
+#: How long torch's convolutions of tensor cores take on Hopper, where ours are Ampere-style and cuDNN's are not: a part
+#: of ours, by what 56 layers of ResNet-50 were measured to take (docs/gpu-results.md).
+_NATIVE_CONVOLUTION, _NATIVE = 0.65, 90
+#: What torch takes for groups of products, in parts of what our kernels take: as measured of 64 of them in bfloat16.
+_GROUPS_OF_TORCH = 1.12
+_TABLES = 15.0  # microseconds of the kernels that make tables of groups on the device
 _LAUNCH = 2.0  # microseconds from the end of a kernel to the next, at the least
 
 
@@ -69,6 +78,8 @@ class Gain:
 @lru_cache(maxsize=16)
 def planned_for(sm: int | None) -> Device:
     """Return the GPU for which gains are predicted: the usual one of a compute capability, or the one that is here."""
+    if sm is not None and is_here(sm):  # for which plans choose kernels, of the same prediction
+        return present_or_named()
     if sm is not None:
         known = [each for each in shipped() if each.capability <= sm]
         return Device(0, "", sm, max(known, key=lambda each: each.capability).sm_count)
@@ -88,17 +99,31 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
         problem: Any = _Matrices(_spec(pixels), _spec(filters), precision_of(pixels))
     elif product.kind == "conv2d":
         problem = _Images(_pixels(a), _pixels(b), tuple(product.geometry.items()), precision_of_images(None, a))
+    elif product.kind == "grouped":
+        problem = _Groups(_spec(a), _spec(b), precision_of(a))
     else:
         axes = 2 if product.kind == "mm" else 3
         a, b = folded(a, axes), folded(b.t() if product.is_turned else b, axes)
         problem = _Matrices(_spec(a), _spec(b), precision_of(a))
     refusal, fused = _predicted(problem, epilogue.function, types, gpu)
-    if refusal or len(region.members) == 1 or not options.min_gain:
+    is_as_torchs = product.kind != "grouped" or not product.is_of_torch
+    if refusal or not options.min_gain or (len(region.members) == 1 and is_as_torchs):
         return Gain(refusal, fused, fused)
-    alone = _predicted(problem, None, types[:1], gpu)[1]
+    alone = _of_torch(problem, types[:1], gpu)
+    if not is_as_torchs:
+        alone, fused = alone * _GROUPS_OF_TORCH, fused + _TABLES
     count = sum(map(is_reduction, region.members))
     fused += count * _REDUCING * alone / max(1, _depth(region))
     return Gain("", fused, alone + _of_others(region, gpu, is_compiled))
+
+
+def _of_torch(problem: _Matrices | _Images, types: tuple[tuple[str, Any], ...], gpu: Device) -> float:
+    """Return the microseconds of torch's product, or convolution: those of ours without an epilogue, or a part."""
+    alone = _predicted(problem, None, types, gpu)[1]
+    if not isinstance(problem, _Images) or gpu.compute_capability < _NATIVE:
+        return alone
+    is_full = problem.x.dtype in ("float32", "float64") and problem.precision != "tf32"  # which no tensor core computes
+    return alone if is_full else alone * _NATIVE_CONVOLUTION
 
 
 def _depth(region: Grown) -> int:
@@ -162,9 +187,32 @@ class _Images:
         return conv2d_ranking(plan.kind, plan.problem_size, gpu)[0].microseconds
 
 
+@dataclass(frozen=True)
+class _Groups:
+    """Rows that are divided among matrices, as a plan is made of them."""
+
+    a: TensorSpec
+    b: TensorSpec
+    precision: str | None
+
+    def plan(self, **how: Any) -> GroupedGemm:
+        """Return the plan."""
+        offs = TensorSpec(self.b.shape[:1], "int32")
+        return GroupedGemm(self.a, self.b, offs=offs, precision=self.precision, **how)
+
+    def chosen(self, plan: GroupedGemm, gpu: Device) -> float:
+        """Return how long the likely fastest kernel takes; raise where there is none."""
+        problem = plan.kind, plan.sizes, typical(plan.sizes, plan.axis)
+        pick_group(*problem, gpu, plan.is_on_device)
+        return rank_group(*problem, gpu)[0].microseconds
+
+
 @lru_cache(maxsize=512)  # layers of a model have the same problems
 def _predicted(
-    problem: _Matrices | _Images, function: EpilogueFunction | None, types: tuple[tuple[str, Any], ...], gpu: Device
+    problem: _Matrices | _Images | _Groups,
+    function: EpilogueFunction | None,
+    types: tuple[tuple[str, Any], ...],
+    gpu: Device,
 ) -> tuple[str, float]:
     """Return why no kernel takes a problem, and how long the likely fastest takes."""
     how: dict[str, Any] = {"out_dtype": dict(types)["D"]}

@@ -12,6 +12,7 @@ from torch.fx import Graph, Node
 from pycutlass.pytorch.regions.extents import form_of
 from pycutlass.pytorch.regions.members import arguments_of, unfused
 from pycutlass.pytorch.regions.products import Product, unlike_tensor, value_of
+from pycutlass.pytorch.regions.zeros import unlike_zeros
 
 __all__ = ["Grown", "Order", "grown"]
 
@@ -88,7 +89,7 @@ def grown(product: Product, order: Order, barred: Mapping[Node, str]) -> Grown |
         reason = barred.get(node, "")
         if not reason and place > barrier:
             reason = "comes behind an operator that changes memory"
-        reason = reason or unfused(node, product, members)
+        reason = reason or unfused(node, product, members) or unlike_zeros(node, product, members)
         if not reason:
             cyclic = next((each for each in arguments_of(node) if each not in members and depends.on(each)), None)
             reason = "" if cyclic is None else f"reads {cyclic.name}, which is computed from the region's own result"
@@ -116,6 +117,8 @@ def _unlike_extras(product: Product) -> str:
         shape = tuple(value.shape)
         if product.kind == "conv2d":
             shape = (1, *shape, 1, 1)
+        if product.kind == "grouped" and len(shape) == 2:  # a bias of each group
+            continue
         if form_of(product.kind, shape, product.shape) is None:
             return f"{each.name} of shape {tuple(value.shape)} is repeated as no kernel repeats it"
     return ""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from pycutlass import epilogue
 from pycutlass.epilogue.graph import Input, Value
 from pycutlass.epilogue.traced import Trace, Traced
 from pycutlass.errors import PyCutlassError
@@ -123,7 +124,7 @@ def tensors_of(node: Node) -> tuple[Node, ...]:
     return tuple(each for each in arguments_of(node) if not is_symbol(value_of(each)))
 
 
-def applied(node: Node, of: Callable[[Node], Any], of_norm: Callable[[Node], tuple[Any, Any]]) -> Any:
+def applied(node: Node, of: Callable[[Node], Any], channels: Callable[[Node], Any]) -> Any:
     """Return what a node makes of the values of others.
 
     Parameters
@@ -132,8 +133,8 @@ def applied(node: Node, of: Callable[[Node], Any], of_norm: Callable[[Node], tup
         Of the region.
     of : function
         Returns the value of a node.
-    of_norm : function
-        Returns what a batch norm multiplies by, and what it adds.
+    channels : function
+        Returns the value of a vector with a number for each channel, of a batch norm.
 
     Raises
     ------
@@ -144,8 +145,7 @@ def applied(node: Node, of: Callable[[Node], Any], of_norm: Callable[[Node], tup
     if node.target is operator.getitem or name in _VIEWS:
         return of(node.args[0])  # type: ignore[arg-type]
     if name in NORMS:
-        scale, shift = of_norm(node)
-        return of(node.args[0]) * scale + shift  # type: ignore[arg-type]
+        return _normalised(of(node.args[0]), norm_of(node), channels)  # type: ignore[arg-type]
 
     def given(value: Any) -> Any:
         if isinstance(value, Node):
@@ -156,6 +156,18 @@ def applied(node: Node, of: Callable[[Node], Any], of_norm: Callable[[Node], tup
 
     args = [given(each) for each in node.args]
     return POINTWISE[name](*args, **{key: given(each) for key, each in node.kwargs.items()})
+
+
+def _normalised(x: Any, norm: Any, channels: Callable[[Node], Any]) -> Any:
+    """Return a value as a batch norm makes it, of parameters and statistics as they are when the kernel runs.
+
+    What it multiplies by is computed for each element: memory takes longer, and a kernel for each norm longer still.
+    """
+    scale: Any = epilogue.rsqrt(channels(norm["var"]) + norm["eps"])
+    if norm["weight"] is not None:
+        scale = scale * channels(norm["weight"])
+    made = (x - channels(norm["mean"])) * scale
+    return made if norm["bias"] is None else made + channels(norm["bias"])
 
 
 def unfused(node: Node, product: Product, members: set[Node]) -> str:
@@ -242,7 +254,7 @@ def _untraced(node: Node) -> str:
         return some["x"] != 0.0 if value.dtype is torch.bool else some["x"]
 
     try:
-        made = applied(node, of, lambda _: (some["x"], some["x"]))
+        made = applied(node, of, lambda _: some["x"])
     except UnfusedError as reason:
         return str(reason)
     except (PyCutlassError, TypeError, ValueError, OverflowError) as error:
@@ -265,7 +277,7 @@ def _unlike_norm(node: Node, product: Product, members: set[Node]) -> str:
     if norm["x"] not in members:
         return "normalises another tensor by the region's values"
     shape = tuple(value_of(norm["x"]).shape)
-    if product.kind == "bmm" or (product.kind == "mm" and len(shape) != 2):
+    if product.kind != "conv2d" and (product.kind == "bmm" or len(shape) != 2):
         return f"normalises axis 1 of shape {_shown(shape)}, which is not that of the product's columns"
     has_several = not isinstance(value_of(node), torch.Tensor)
     if has_several and any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users):

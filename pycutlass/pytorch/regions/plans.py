@@ -21,11 +21,13 @@ from pycutlass.plan.constants import present_or_named, usual_gpu
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_call import precision_of as precision_of_images
 from pycutlass.plan.gemm import Gemm
+from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.fused_shapes import with_adjacent_k
 from pycutlass.pytorch.handles import fused
 from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.region import Region, TensorForm, evaluated
+from pycutlass.spec import TensorSpec
 from pycutlass.trials import Database
 
 __all__ = ["compile_together", "database_of", "gpu_of", "inputs_of", "is_here", "plan_of", "sizes_of"]
@@ -34,7 +36,7 @@ _USUAL = 90  # the capability that is meant where there is no GPU and nothing sa
 _UNBOUND = 1024  # of a symbol whose range has no end, and of which nothing else is known
 
 
-def plan_of(region: Region, sizes: Mapping[str, int]) -> Gemm | Conv2d:
+def plan_of(region: Region, sizes: Mapping[str, int]) -> Gemm | Conv2d | GroupedGemm:
     """Return the plan of a region's kernel, as the operator of the region makes it of packed tensors.
 
     Parameters
@@ -65,6 +67,9 @@ def plan_of(region: Region, sizes: Mapping[str, int]) -> Gemm | Conv2d:
         geometry: dict[str, Any] = {name: getattr(problem, name) for name in ("stride", "padding", "dilation")}
         precision = precision_of_images(None, a)
         return Conv2d(a, b, groups=problem.groups, precision=precision, **geometry, **options)
+    if problem.kind == "grouped":
+        offs = TensorSpec((b.shape[0],), "int32")
+        return GroupedGemm(a, b, offs=offs, precision=precision_of(a), **options)
     if problem.kind == "bmm" and a.shape[0] == 1:  # of a batch of one, the operator takes the matrix out
         a, b = a[0], b[0]
     return Gemm(a, b, precision=precision_of(a), **options)
@@ -78,11 +83,17 @@ def compile_together(regions: Iterable[Region], sizes: Mapping[str, int]) -> Non
     if not device.available():
         return
     kernels = dict[Operation, None]()
-    for region in regions:
+    alike = {_planned_by(region): region for region in regions}  # layers of a model are planned once
+    for region in alike.values():
         with suppress(PyCutlassError):
             kernels |= dict.fromkeys(plan_of(region, sizes).candidate.kernels)
     with suppress(PyCutlassError):
         build_for(list(kernels), device.current())
+
+
+def _planned_by(region: Region) -> tuple[Any, ...]:
+    """Return all that the plan of a region is made of."""
+    return region.handle, region.problem, tuple((each.name, each.form, each.dtype) for each in region.inputs)
 
 
 def _tensor(form: TensorForm) -> torch.Tensor:
@@ -179,6 +190,8 @@ def _hints(graph: Graph) -> dict[str, int]:
 def inputs_of(graph: Graph, sizes: Mapping[str, int], device: str) -> tuple[Any, ...]:
     """Return tensors and numbers such as the placeholders of a graph stand for, with values like those of layers.
 
+    Of groups, each gets as many rows as any other.
+
     Parameters
     ----------
     graph : Graph
@@ -188,7 +201,13 @@ def inputs_of(graph: Graph, sizes: Mapping[str, int], device: str) -> tuple[Any,
     device : str
         Where tensors are.
     """
-    return tuple(_input(value_of(node), sizes, device) for node in graph.nodes if node.op == "placeholder")
+    known = [node for node in graph.nodes if node.op == "placeholder"]
+    given = {node: _input(value_of(node), sizes, device) for node in known}
+    for node in graph.nodes:
+        if node.target is torch.ops.pycutlass.fused_grouped_mm.default and node.args[2] in given:
+            offs, rows = given[node.args[2]], given[node.args[0]].shape[0]
+            given[node.args[2]] = torch.arange(1, len(offs) + 1, device=device).mul(rows).div(len(offs)).to(offs.dtype)
+    return tuple(given.values())
 
 
 def _input(value: Any, sizes: Mapping[str, int], device: str) -> Any:

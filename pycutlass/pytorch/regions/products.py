@@ -15,8 +15,6 @@ __all__ = ["Product", "is_product", "product_of", "value_of"]
 
 #: Products that no kernel here computes in a graph, and why.
 _OTHERS = {
-    "_grouped_mm": "multiplies groups, whose kernels take no more than a bias here: torch.ops.pycutlass.grouped_mm "
-    "computes it alone",
     "conv1d": "convolves along one axis, and kernels convolve images",
     "conv3d": "convolves along three axes, and kernels convolve images",
     "mv": "multiplies by a vector",
@@ -31,8 +29,14 @@ _OTHERS = {
     "conv_transpose3d.input": "is a transposed convolution, without a region",
     "convolution_backward": "computes several gradients at once",
     "bilinear": "is no product of two matrices",
+    **dict.fromkeys(
+        ("lstm.input", "lstm_cell", "gru.input", "gru_cell", "rnn_tanh.input", "rnn_relu.input"),
+        "is a recurrent layer, whose steps torch computes together",
+    ),
 }
 _MATRICES = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_int_mm", "_scaled_mm", "mm.dtype", "bmm.dtype")
+#: Groups of products, torch's own and ours.
+_GROUPS = ("_grouped_mm", "pycutlass::grouped_mm")
 _IMAGES = ("conv2d", "conv2d.padding", "convolution")
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8)
 _FLOATS8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -47,7 +51,7 @@ class Product:
     node : Node
         Of the graph.
     kind : str
-        ``"mm"``, ``"bmm"`` or ``"conv2d"``.
+        ``"mm"``, ``"bmm"``, ``"conv2d"`` or ``"grouped"``.
     a, b : Node
         The operands.
     is_turned : bool
@@ -60,6 +64,8 @@ class Product:
         What is added, `beta` times; the product counts `alpha` times.
     geometry : dict
         Of a convolution.
+    offs : Node or None
+        Where the rows of each group end.
     """
 
     node: Node
@@ -73,6 +79,12 @@ class Product:
     alpha: Any = 1
     beta: Any = 1
     geometry: dict[str, Any] = field(default_factory=dict)
+    offs: Node | None = None
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether torch computes it, and no operator of ours."""
+        return not name_of(self.node.target).startswith("pycutlass::")
 
     @property
     def extras(self) -> tuple[Node, ...]:
@@ -90,7 +102,7 @@ def is_product(node: Node) -> bool:
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
     name = name_of(node.target)
-    return name in _MATRICES or name in _IMAGES or name in _OTHERS
+    return name in _MATRICES or name in _IMAGES or name in _GROUPS or name in _OTHERS
 
 
 def product_of(node: Node) -> Product | str:
@@ -104,7 +116,8 @@ def product_of(node: Node) -> Product | str:
     given = _arguments(node)
     if isinstance(given, str):
         return given
-    found = _convolution(node, name, given) if name in _IMAGES else _matrices(node, name, given)
+    of_name = _convolution if name in _IMAGES else _groups if name in _GROUPS else _matrices
+    found = of_name(node, name, given)
     if isinstance(found, str):
         return found
     return _unlike(found) or found
@@ -154,6 +167,17 @@ def _matrices(node: Node, name: str, given: dict[str, Any]) -> Product | str:
     if len(batches[0]) != len(batches[1]) or not all(map(same, *batches)):
         return f"its batches {_shown(batches[0])} and {_shown(batches[1])} are repeated for each other"
     return Product(node, "bmm", a, b, shape)
+
+
+def _groups(node: Node, name: str, given: dict[str, Any]) -> Product | str:
+    first, second = ("self", "mat2") if name == "_grouped_mm" else ("mat_a", "mat_b")
+    a, b, offs, bias = given[first], given[second], given["offs"], given["bias"]
+    shape, ranks = tuple(value_of(node).shape), (value_of(a).dim(), value_of(b).dim())
+    if ranks == (3, 3) and bias is None:
+        return Product(node, "bmm", a, b, shape)
+    if ranks != (2, 3):
+        return "divides other axes than the rows of its result among groups, and regions are of divided rows"
+    return Product(node, "grouped", a, b, shape, addend=bias, offs=offs)
 
 
 def _convolution(node: Node, name: str, given: dict[str, Any]) -> Product | str:
@@ -207,6 +231,8 @@ def _unlike(product: Product) -> str:
         return f"multiplies {a.dtype}, for which there is no kernel"
     if a.dtype is torch.int8 and made.dtype is not torch.int32:
         return f"multiplies {a.dtype} to {made.dtype}, and kernels sum up in int32"
+    if product.offs is not None and value_of(product.offs).device != made.device:
+        return f"has offs on {value_of(product.offs).device}, and is computed on {made.device}"
     if any(same(each, 0) for value in (a, b, made) for each in value.shape):
         return "has no elements"
     return ""

@@ -74,13 +74,15 @@ def _axes(product: Product, rank: int) -> tuple[set[int], set[int]]:
     """Return the axes of a value that are a matrix's rows, and those that are its columns."""
     if product.kind == "conv2d":
         return {0, 2, 3}, {1}
-    return (set(range(rank - 1)), {rank - 1}) if product.kind == "mm" else ({rank - 2}, {rank - 1})
+    return ({rank - 2}, {rank - 1}) if product.kind == "bmm" else (set(range(rank - 1)), {rank - 1})
 
 
 def unlike_reduction(node: Node, product: Product) -> str:
     """Return why a reduction is not part of a region; "" where it is."""
     value, made = value_of(node.args[0]), value_of(node)
     dtype: Any = node.kwargs.get("dtype")
+    if product.kind == "grouped":
+        return "reduces results of groups, whose extents the GPU alone may know"
     if not isinstance(made, torch.Tensor) or made.dtype not in _TYPES or value.dtype not in _TYPES:
         return "reduces to what is no tensor of fractions"
     if dtype is not None and dtype not in _TYPES:

@@ -63,10 +63,10 @@ class Problem:
     Attributes
     ----------
     kind : str
-        ``"mm"``, ``"bmm"`` or ``"conv2d"``.
+        ``"mm"``, ``"bmm"``, ``"conv2d"`` or ``"grouped"``.
     a, b, d : TensorForm
         Of (M, K), (K, N) and (M, N); of "bmm" with the batch before; of "conv2d" (N, C, H, W), (K, C / groups, R, S)
-        and (N, K, P, Q).
+        and (N, K, P, Q); of "grouped" (M, K), (groups, K, N) and (M, N), of rows that are divided.
     stride, padding, dilation : tuple of 2 int
         Of a convolution.
     groups : int
@@ -92,7 +92,7 @@ class Problem:
 
     @property
     def size(self) -> tuple[Extent, Extent, Extent]:
-        """M, N and K of a matrix product."""
+        """M, N and K of a matrix product, of groups with the M of all together."""
         return self.a.shape[-2], self.b.shape[-1], self.a.shape[-1]
 
     def bound(self, **symbols: int) -> Problem:
@@ -115,7 +115,8 @@ class Problem:
             shapes = " * ".join("x".join(map(str, form.shape)) for form in (self.a, self.b))
             return f"{shapes} {self.a.dtype}"
         batch = f"{self.a.shape[0]} of " if self.kind == "bmm" else ""
-        return f"{batch}{'x'.join(map(str, self.size))} {self.a.dtype}"
+        groups = f" in {self.b.shape[0]} groups" if self.kind == "grouped" else ""
+        return f"{batch}{'x'.join(map(str, self.size))} {self.a.dtype}{groups}"
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class Region:
     name : str
         Of the submodule that computes it, ``"pycutlass_0"``.
     kind : str
-        ``"mm"``, ``"bmm"`` or ``"conv2d"``.
+        ``"mm"``, ``"bmm"``, ``"conv2d"`` or ``"grouped"``.
     product : str
         The product's node in the graph of the model.
     fused : tuple of str

@@ -16,7 +16,6 @@ from pycutlass.errors import PyCutlassError
 from pycutlass.pytorch.handles import epilogue_handle
 from pycutlass.pytorch.regions.extents import Shape, same, tensor_form
 from pycutlass.pytorch.regions.growth import Grown, Order
-from pycutlass.pytorch.regions.members import norm_of
 from pycutlass.pytorch.regions.products import Product, value_of
 from pycutlass.pytorch.regions.reductions import is_reduction, reduction_of
 from pycutlass.pytorch.regions.tracing import Beside, Epilogue
@@ -76,6 +75,10 @@ def written(region: Grown, epilogue: Epilogue, order: Order) -> Written:
         call = writer.call(
             ops.fused_conv2d.default, a, b, *geometry, product.geometry["groups"], handle, tensors, scalars
         )
+    elif product.offs is not None:
+        # Rows behind the last group are undefined in torch, and zero in results of our operator.
+        offs, how = writer.of(product.offs), {"fill": not product.is_of_torch}
+        call = writer.call(ops.fused_grouped_mm.default, a, b, offs, handle, tensors, scalars, **how)
     else:
         call = writer.call(ops.fused_mm.default, a, b, handle, tensors, scalars)
     results = {name: writer.call(operator.getitem, call, at) for at, (name, _) in enumerate(epilogue.outputs)}
@@ -138,7 +141,6 @@ class _Writer:
         self.inside = set(region.members)
         self._begin = self.graph.create_node("placeholder", "begin")
         self._sizes: dict[Any, Node] = {}
-        self._scales: dict[Node, Node] = {}
 
     def of(self, node: Node) -> Node:
         """Return the placeholder of a node of the model's graph."""
@@ -157,7 +159,7 @@ class _Writer:
         """Return A and B as kernels multiply them."""
         product = self._region.product
         a, b = self.of(product.a), self.of(product.b)
-        if product.kind == "conv2d":
+        if product.kind in ("conv2d", "grouped"):
             return a, b
         axes = 2 if product.kind == "mm" else 3
         if value_of(product.a).dim() != axes:
@@ -173,36 +175,11 @@ class _Writer:
 
     def tensor(self, beside: Beside) -> Node:
         """Return a tensor as the operator takes it beside the product."""
-        if beside.part:
-            return self._of_norm(beside)
         node = self.of(beside.node)
         assert beside.form is not None
         if beside.form.shape is None or _has_shape(value_of(beside.node), beside.form.shape):
             return node
         return self.reshaped(node, beside.form.shape)
-
-    def _of_norm(self, beside: Beside) -> Node:
-        """Return what a batch norm multiplies by, or adds, which follows from its tensors whenever it runs."""
-        norm = norm_of(beside.node)
-        assert norm is not None
-        dtype = torch.float64 if value_of(norm["x"]).dtype is torch.float64 else torch.float32
-
-        def of(name: str) -> Node | None:
-            given = norm[name]
-            if given is None:
-                return None
-            made = self.of(given)
-            return made if value_of(given).dtype is dtype else self.call(_aten._to_copy.default, made, dtype=dtype)
-
-        if beside.node not in self._scales:
-            var, weight = of("var"), of("weight")
-            scale = self.call(_aten.rsqrt.default, self.call(_aten.add.Scalar, var, norm["eps"]))
-            self._scales[beside.node] = scale if weight is None else self.call(_aten.mul.Tensor, scale, weight)
-        scale = self._scales[beside.node]
-        if beside.part == "scale":
-            return scale
-        bias, shift = of("bias"), self.call(_aten.neg.default, self.call(_aten.mul.Tensor, of("mean"), scale))
-        return shift if bias is None else self.call(_aten.add.Tensor, shift, bias)
 
     def scalar(self, node: Node) -> Node:
         """Return a number that is known when the graph runs, as a float."""
@@ -305,7 +282,7 @@ def _has_shape(value: torch.Tensor, shape: Shape) -> bool:
 
 
 def _has_rank(product: Product, rank: int) -> bool:
-    return rank == (2 if product.kind == "mm" else 3)
+    return rank == (3 if product.kind == "bmm" else 2)
 
 
 def _lies(value: torch.Tensor, axes: tuple[int, ...], *, ones: bool = False) -> bool:
