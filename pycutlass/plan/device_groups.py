@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass.arguments import GemmGroupedArguments
-from pycutlass.epilogue import Port
+from pycutlass.epilogue import Epilogue, Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported, is_of
 from pycutlass.integers import shape_of
@@ -27,7 +27,7 @@ from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.launches import workspace_of
 from pycutlass.plan.readings import place
 
-__all__ = ["DeviceGroup", "DeviceLaunch"]
+__all__ = ["DeviceGroup", "DeviceLaunch", "leaves_zeros"]
 
 _NO_PORTS: Mapping[str, Any] = MappingProxyType({})
 _REMEDY = "pass offs=offs.tolist(), which waits for the GPU"
@@ -65,6 +65,9 @@ class DeviceGroup:
     ports : mapping
         Tensors of the epilogue, by name: matrices and columns that rows are divided of as of D; of rows and numbers
         one for each group.
+    zeroes_rest : bool
+        Whether the kernel writes zeros behind the last group: as one more problem, with a K of 0. Its epilogue is one
+        that `leaves_zeros`.
 
     Raises
     ------
@@ -73,7 +76,13 @@ class DeviceGroup:
     """
 
     def __init__(
-        self, kind: GemmKind, group: Group, target: Part, stream: Any, ports: Mapping[str, Any] = _NO_PORTS
+        self,
+        kind: GemmKind,
+        group: Group,
+        target: Part,
+        stream: Any,
+        ports: Mapping[str, Any] = _NO_PORTS,
+        zeroes_rest: bool = False,
     ) -> None:
         assert group.offsets is not None
         assert group.axis is not None
@@ -95,6 +104,8 @@ class DeviceGroup:
             )
         _check_ports(kind, group)
         self.kind, self._group, self._offs = kind, group, group.offsets.tensor
+        self._has_rest = zeroes_rest and group.axis in (0, 1)
+        self._count = len(group) + self._has_rest
         check_k(kind.epilogue, int(group.A.last_extents[1]))
         parts = {"A": group.A, "B": group.B, "C": group.C, "D": target}
         whole = {letter: self._whole(letter, part) for letter, part in parts.items() if part is not None}
@@ -159,7 +170,7 @@ class DeviceGroup:
     @property
     def key(self) -> tuple[Any, ...]:
         """What arguments depend on that cannot be exchanged."""
-        return len(self._group), tuple((letter, each.ld) for letter, each in self.placed.items())
+        return self._count, tuple((letter, each.ld) for letter, each in self.placed.items())
 
     def most_tiles(self, candidate: GroupCandidate) -> int:
         """Return how many output tiles there are at most, whatever the device knows."""
@@ -169,45 +180,56 @@ class DeviceGroup:
             return len(group) * count_tiles(single, np.array([[m, n, k]], np.int32))
         # Each group leaves the rest of one tile empty.
         tile = max(single.tile_description.threadblock_shape[:2])
-        total = group.axis_total + len(group) * tile
+        total = group.axis_total + self._count * tile
         size = [total, n, k] if group.axis == 0 else [m, total, k]
         return count_tiles(single, np.array([size], np.int32))
 
     def tables(self) -> dict[str, Any]:
-        """Return the tables of sizes and addresses, made on the device: each by one kernel, or by a few together."""
+        """Return the tables of sizes and addresses, made on the device."""
+        sizes, made = self._tables(list(self.placed.values()))
+        return {"problem_sizes": sizes, **dict(zip(self.placed, made, strict=True)), **self._numbers}
+
+    def tables_and_strides(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return these tables and those of leading dimensions, made on the device."""
+        lds = [_Placed(each.ld, 0, 0, 0) for each in self.placed.values()]
+        sizes, made = self._tables([*self.placed.values(), *lds])
+        addresses = dict(zip(self.placed, made, strict=False))
+        strides = {_ld_of(letter): table for letter, table in zip(self.placed, made[len(lds) :], strict=True)}
+        return {"problem_sizes": sizes, **addresses, **self._numbers}, {"ldc": None, **strides}
+
+    def _tables(self, wanted: Sequence[_Placed]) -> tuple[Any, Sequence[Any]]:
+        """Return the sizes, and tables of a number and of steps with each problem, or with where it begins.
+
+        All tables are made at once: kernels that do so little take as long as it takes to launch them.
+        """
         torch: Any = imported("torch")
-        group, offs = self._group, self._offs
-        count, where = len(group), {"dtype": torch.int64, "device": offs.device}
-        bounds = torch.zeros(count + 1, **where)
-        bounds[1:] = offs
-        bounds = bounds.clamp_(0, group.axis_total).cummax(0).values
-        starts, ends = bounds[:-1], bounds[1:]
-        sizes = torch.empty((count, 3), dtype=torch.int32, device=offs.device)
-        for axis, extent in enumerate(group.sizes[0].tolist()):
-            if axis == group.axis:
-                torch.sub(ends, starts, out=sizes[:, axis])
-            else:
-                sizes[:, axis] = extent
+        numbers = torch.arange(self._count + 1, device=self._offs.device)
+        sizes, starts = self._divided(torch, numbers)
+        numbers = numbers[:-1]
+        if self._has_rest:
+            numbers[-1:].fill_(0)  # of which nothing is read: a matrix that there is
+        made = torch._foreach_mul(
+            [numbers if each.of_problem else starts for each in wanted],
+            [each.of_problem or each.of_start for each in wanted],
+        )
+        torch._foreach_add_(made, [each.pointer for each in wanted])
+        return sizes, made
 
-        def addresses(each: _Placed) -> Any:
-            if each.of_start:
-                return torch.rsub(starts, each.pointer, alpha=-each.of_start)
-            if not each.of_problem:
-                return torch.full((count,), each.pointer, **where)
-            return torch.arange(each.pointer, each.pointer + count * each.of_problem, each.of_problem, **where)
-
-        found = {letter: addresses(each) for letter, each in self.placed.items()}
-        return {"problem_sizes": sizes, **found, **self._numbers}
-
-    def strides(self) -> dict[str, Any]:
-        """Return the tables of leading dimensions, made on the device, of equal ones the same."""
-        torch: Any = imported("torch")
-        count, where = len(self._group), self._offs.device
-        made = {
-            ld: torch.full((count,), ld, dtype=torch.int64, device=where)
-            for ld in {each.ld for each in self.placed.values()}
-        }
-        return {"ldc": None, **{_ld_of(letter): made[each.ld] for letter, each in self.placed.items()}}
+    def _divided(self, torch: Any, numbers: Any) -> tuple[Any, Any]:
+        """Return M, N and K of all problems, and where each begins along the axis that offs divides."""
+        group, total = self._group, self._group.axis_total
+        ends = numbers * total  # first a 0, and last, where there is a rest, at least where that ends
+        ends[1 : len(group) + 1].copy_(self._offs)
+        bounds = ends.cummax(0).values.clamp_(max=total)
+        m, n, k = group.sizes[0].tolist()
+        sizes = torch.full((self._count, 3), k, dtype=torch.int32, device=bounds.device)
+        if self._has_rest:
+            sizes[-1:, 2].fill_(0)
+        for axis, extent in ((0, m), (1, n)):
+            if axis != group.axis and extent != k:
+                sizes[:, axis].fill_(extent)
+        torch.sub(bounds[1:], bounds[:-1], out=sizes[:, group.axis])
+        return sizes, bounds[:-1]
 
     def epilogue_of(self, tables: Mapping[str, Any], strides: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tables of the epilogue's tensors, as arguments take them: of matrices with leading dimensions."""
@@ -244,7 +266,7 @@ class DeviceLaunch:
         self, candidate: GroupCandidate, group: DeviceGroup, scalars: Mapping[str, Any], most_tiles: int
     ) -> None:
         self._operation = candidate.operation
-        tables, self._strides = group.tables(), group.strides()
+        tables, self._strides = group.tables_and_strides()
         with workspace_of(takes_torch_memory=True):
             self._arguments = GemmGroupedArguments.from_device(
                 self._operation,
@@ -269,6 +291,17 @@ class DeviceLaunch:
     def run(self) -> None:
         """Launch the kernel on torch's current stream, which is that of the tables."""
         self._operation.run(self._arguments)
+
+
+def leaves_zeros(epilogue: Epilogue, scalars: Mapping[str, Any]) -> bool:
+    """Return whether D is zero wherever all sums are: an epilogue that reads a tensor, or a scalar there, may not."""
+    given = epilogue.epilogue_type(**scalars)
+    if given.needs_source or any(given.pointers) or epilogue.ports:
+        return False
+    sums = np.zeros((1, 2), epilogue.accumulator.dtype)  # two columns, which an epilogue may combine
+    values = dict(zip(epilogue.scalar_names, given.values, strict=True))
+    with np.errstate(all="ignore"):  # infinities and what they are multiplied with
+        return not epilogue.evaluate(sums, None, values, {})["D"].any()
 
 
 def _vectors(letter: str, part: Vectors, described: TensorDescription) -> Matrix:

@@ -20,8 +20,11 @@ from pycutlass.tensor import TensorView, wrap
 __all__ = ["check_fits", "new_matrix", "new_results", "result_of_nothing"]
 
 
-def new_results(kind: GemmKind, group: Group, stream: Any) -> tuple[Any, Part]:
-    """Return new memory for the results of a group, in the library of xs, as what is returned and as an operand."""
+def new_results(kind: GemmKind, group: Group, stream: Any, zeroes_rest: bool) -> tuple[Any, Part]:
+    """Return new memory for the results of a group, in the library of xs, as what is returned and as an operand.
+
+    Behind the last group it is zero, unless the kernel is to write zeros there.
+    """
     columns = kind.epilogue.columns
     shape = group.shape(columns)
     if shape is None:
@@ -35,11 +38,9 @@ def new_results(kind: GemmKind, group: Group, stream: Any) -> tuple[Any, Part]:
                 f"there, which is written on the current stream, and stream is given. Pass out, or make that stream "
                 f"the current one"
             )
-        begin = group.axis_total - group.rest
-        if group.axis == 0:
-            tensor[begin:] = 0
-        else:
-            tensor[:, begin:] = 0
+        behind = slice(group.axis_total - group.rest, None)
+        if not zeroes_rest:
+            tensor[behind if group.axis == 0 else (slice(None), behind)] = 0
     return tensor, group.result(tensor, columns)
 
 

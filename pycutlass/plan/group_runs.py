@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 from pycutlass.errors import PyCutlassError
 from pycutlass.imported import imported
 from pycutlass.integers import attribute
-from pycutlass.plan.device_groups import DeviceGroup, DeviceLaunch
+from pycutlass.plan.device_groups import DeviceGroup, DeviceLaunch, leaves_zeros
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_launches import GroupLaunch, Problems
 from pycutlass.plan.group_results import new_matrix
@@ -104,6 +105,11 @@ class Runs:
             return None
         self._launch(last.launch, last.is_host, stream)
         return made
+
+    @functools.cached_property
+    def leave_zeros(self) -> bool:
+        """Whether results of sums of nothing are zeros, so that the kernel can write those that belong to no group."""
+        return not self._reads_c and leaves_zeros(self._kind.epilogue, self._scalars)
 
     @property
     def _kept(self) -> dict[Any, Any]:

@@ -333,8 +333,9 @@ class GroupedGemm(TunablePlan):
             raise ArgumentError(
                 f"this plan is for {place(self._device)}, and xs is on {place(here)}: make another plan"
             )
+        zeroes_rest = target is None and group.is_on_device and len(group) > 0 and self._runs.leave_zeros
         if target is None:
-            out, target = new_results(self.kind, group, stream)
+            out, target = new_results(self.kind, group, stream, zeroes_rest)
         if not len(group):
             return out
         if not group.is_on_device:
@@ -343,7 +344,7 @@ class GroupedGemm(TunablePlan):
                 chosen_in = generation.number
                 self._runs.run(self._compiled(problems.sizes, group), problems, stream, is_kept, chosen_in)
         elif group.used.any():
-            described = DeviceGroup(self.kind, group, target, stream, ports)
+            described = DeviceGroup(self.kind, group, target, stream, ports, zeroes_rest)
             sizes = group.sizes[group.used].astype(np.int32)
             self._runs.run_on_device(self._compiled(sizes, group), described, is_kept)
         return out

@@ -186,12 +186,47 @@ def test_whatever_offs_holds_nothing_is_written_beside_the_result(values: list[i
     assert memory.isnan().all()
 
 
-def test_rows_behind_the_last_group_are_zero() -> None:
-    xs, ws = random(TOTAL, 64), random(2, 64, 96)
-    for offs in ([100, 300], torch.tensor([100, 300], device="cuda", dtype=torch.int32)):
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("last", [0, 100, 299, TOTAL])
+def test_what_is_behind_the_last_group_is_zero(last: int, turned: bool) -> None:
+    """Of offs on the GPU it is one more problem, with a K of 0."""
+    xs, ws = random(TOTAL, 64), random(2, 64, 96, turned=turned)
+    stack, wide = random(2, 40, 64), random(64, TOTAL, turned=True)
+    begin = min(100, last)
+    for offs in ([begin, last], torch.tensor([begin, last], device="cuda", dtype=torch.int32)):
+        _dirty()
         got = pycutlass.grouped_matmul(xs, ws, offs=offs)
-        check_rows(got[:300], xs[:300], ws, [100, 200])
+        check_rows(got[:last], xs[:last], ws, [begin, last - begin])
+        assert not got[last:].any()
+        out = torch.full((TOTAL, 96), 7.0, device="cuda", dtype=torch.float16)
+        pycutlass.grouped_matmul(xs, ws, offs=offs, out=out)
+        assert bool((out[last:] == 7).all())
+        _dirty()
+        got = pycutlass.grouped_matmul(stack, wide, offs=offs)
+        assert not got[:, last:].any()
+        check(got[:, :begin], stack[0], wide[:, :begin])
+        check(got[:, begin:last], stack[1], wide[:, begin:last])
+
+
+def test_it_is_zero_whatever_the_epilogue_makes_of_zeros() -> None:
+    xs, ws, offs = random(TOTAL, 64), random(2, 64, 96, turned=True), ends([100, 200])
+    products = torch.cat((xs[:100].double() @ ws[0].double(), xs[100:300].double() @ ws[1].double()))
+    bias = random(96)
+    for further, exact in (
+        ({"epilogue": pycutlass.relu}, products.relu()),
+        ({"epilogue": pycutlass.sigmoid}, products.sigmoid()),
+        ({"bias": bias}, products + bias.double()),
+    ):
+        _dirty()
+        got = pycutlass.grouped_matmul(xs, ws, offs=offs, **further)
+        torch.testing.assert_close(got[:300].double(), exact, rtol=5e-3, atol=5e-2)
         assert not got[300:].any()
+
+
+def _dirty() -> None:
+    """Leave memory behind that holds no zeros, which the next result is made of."""
+    for size in (TOTAL * 96, TOTAL * 40):
+        torch.full((size,), torch.nan, device="cuda", dtype=torch.float16)
 
 
 @pytest.mark.parametrize("turned", [False, True])

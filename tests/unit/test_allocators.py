@@ -354,6 +354,27 @@ for _ in range(2):
     graph.replay()
     _core.Stream(1, stream.ptr).synchronize()
     assert (D.now() == a @ b).all()
+# Partial sums, which belong to two arguments
+adding, mode = reduction(operation, M, N), pycutlass.cutlass.gemm.Mode.GemmSplitKParallel
+def both():
+    partial = pycutlass.GemmArguments(operation, (M, N, K), A, B, None, None, mode, split_k_slices=2)
+    sums = pycutlass.ReductionArguments(adding, (M, N), 2, partial.ptr_D, D)
+    operation.run(partial)
+    adding.run(sums)
+    return partial, sums
+warm = both()  # loads the kernels
+warm[1].sync()
+freed.clear()
+with busy(1, stream), captured(stream) as graph:
+    with pycutlass.allocating_with("torch"):
+        partial, sums = both()
+    assert not freed
+    del partial, sums
+    assert freed == [slabs[0].ptr]
+D.set(nothing)
+graph.replay()
+_core.Stream(1, stream.ptr).synchronize()
+assert (D.now() == a @ b).all()
 """
     )
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import pycutlass  # noqa: E402
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError  # noqa: E402
-from pycutlass.plan.device_groups import DeviceGroup  # noqa: E402
+from pycutlass.plan.device_groups import DeviceGroup, leaves_zeros  # noqa: E402
 from pycutlass.plan.group import Group  # noqa: E402
 from pycutlass.plan.group_kinds import kind_of_group  # noqa: E402
 from pycutlass.plan.grouped_gemm import GroupedGemm  # noqa: E402
@@ -26,17 +27,23 @@ F32 = torch.float32
 
 def unread(ends: list[int]) -> Offsets:
     """Return offsets that the host takes no look at."""
-    offsets = Offsets(ends)
+    offsets = Offsets([0] * len(ends))
     offsets.tensor, offsets.ends = torch.tensor(ends, dtype=torch.int32), None
     return offsets
 
 
-def described(xs: Any, ws: Any, ends: list[int], out: Any, **further: Any) -> tuple[DeviceGroup, dict[str, Any]]:
+def described(
+    xs: Any, ws: Any, ends: list[int], out: Any, zeroes_rest: bool = False, **further: Any
+) -> tuple[DeviceGroup, dict[str, Any]]:
     group = Group(xs, ws, unread(ends), further.get("cs"), further.get("bias"))
     target = group.result(out, lambda n: n)
     kind = kind_of_group(group, target, Wanted())
-    made = DeviceGroup(kind, group, target, None)
-    return made, made.tables() | made.strides()
+    made = DeviceGroup(kind, group, target, None, zeroes_rest=zeroes_rest)
+    tables, strides = made.tables_and_strides()
+    again = made.tables()
+    assert tables.keys() == again.keys()
+    assert all(torch.equal(table, again[name]) for name, table in tables.items())
+    return made, tables | strides
 
 
 def followed(tables: dict[str, Any], letter: str, number: int, by_rows: bool, memory: Any) -> Any:
@@ -109,13 +116,77 @@ def test_whatever_offs_holds_no_address_is_beside_the_tensors(ends: list[int]) -
     xs, ws, out = torch.randn(12, 8), torch.randn(4, 8, 5), torch.empty(12, 5)
     group = Group(xs, ws, offsets)
     made = DeviceGroup(kind_of_group(group, None, Wanted()), group, group.result(out, lambda n: n), None)
-    tables = made.tables() | made.strides()
+    addresses, strides = made.tables_and_strides()
+    tables = addresses | strides
     lengths = tables["problem_sizes"][:, 0]
     assert (lengths >= 0).all()
     assert lengths.sum() <= 12
     for number in range(4):
         begin = int(lengths[:number].sum())
         torch.testing.assert_close(followed(tables, "A", number, True, xs), xs[begin : begin + int(lengths[number])])
+
+
+@pytest.mark.parametrize("ends", [[3, 3, 10, 11], [0, 0, 0, 0], [12, 12, 12, 12], [9, 1, 1, 5], [-4, 99, 2, 3]])
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_is_behind_the_last_group_is_a_sum_of_nothing(turned: bool, ends: list[int]) -> None:
+    last = min(max(0, *ends), 12)
+    xs, ws, out = torch.randn(12, 8), torch.randn(4, 8, 5), torch.empty(5, 12).T if turned else torch.empty(12, 5)
+    _, tables = described(xs, ws, ends, out, zeroes_rest=True)
+    assert len({len(each) for each in tables.values() if each is not None}) == 1
+    assert tables["problem_sizes"][4].tolist() == [12 - last, 5, 0]
+    assert followed(tables, "D", 4, not turned, out).shape == (12 - last, 5)
+    assert int(tables["D"][4]) == out.data_ptr() + last * out.stride(0) * 4
+    assert int(tables["B"][4]) == ws.data_ptr()
+    assert tables["problem_sizes"][:4].equal(described(xs, ws, ends, out)[1]["problem_sizes"])
+    stack, wide, whole = torch.randn(4, 5, 8), torch.randn(8, 12), torch.empty(5, 12)
+    _, tables = described(stack, wide, ends, whole, zeroes_rest=True)
+    assert tables["problem_sizes"][4].tolist() == [5, 12 - last, 0]
+    assert int(tables["D"][4]) == whole.data_ptr() + last * 4
+    _, tables = described(torch.randn(5, 12), torch.randn(12, 6), ends, torch.empty(4, 5, 6), zeroes_rest=True)
+    assert len(tables["problem_sizes"]) == 4  # K is divided, and what no group has is in no sum
+
+
+class Counting(TorchDispatchMode):
+    """Counts operators that launch kernels on a GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += str(function).split(".")[1] not in ("slice", "select", "empty", "alias", "detach")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("zeroes_rest", [False, True])
+def test_tables_take_few_kernels(zeroes_rest: bool) -> None:
+    group = Group(X, W, unread(ENDS_OF_4))
+    target = group.result(OUT, lambda n: n)
+    made = DeviceGroup(kind_of_group(group, target, Wanted()), group, target, None, zeroes_rest=zeroes_rest)
+    with Counting() as counting:
+        made.tables_and_strides()
+    assert counting.count == (12 if zeroes_rest else 10)
+
+
+@pycutlass.epilogue_function
+def shifted(accum: Any, shift: pycutlass.epilogue.Scalar) -> Any:
+    return accum + shift
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "scalars", "leaves"),
+    [
+        (None, {"alpha": -3.0, "beta": 0.0}, True),
+        (None, {"alpha": float("inf")}, False),
+        (None, {"alpha": 1.0, "beta": 1.0}, False),
+        (pycutlass.relu, {"alpha": 2.0}, True),
+        (pycutlass.sigmoid, {"alpha": 2.0}, False),
+        (shifted, {"shift": 0.0}, True),
+        (shifted, {"shift": 1.0}, False),
+        (shifted, {"shift": float("nan")}, False),
+    ],
+)
+def test_which_epilogues_leave_zeros(epilogue: Any, scalars: dict[str, float], leaves: bool) -> None:
+    kind = kind_of_group(Group(X, W, unread(ENDS_OF_4)), None, Wanted(epilogue, precision="3xtf32"))
+    assert leaves_zeros(kind.epilogue, scalars) is leaves
 
 
 def test_there_are_no_more_tiles_than_are_told() -> None:
@@ -246,7 +317,7 @@ def beside(**changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     target = group.result(OUT, lambda n: n)
     kind = kind_of_group(group, target, Wanted(several, precision="3xtf32"))
     made = DeviceGroup(kind, group, target, None, ports)
-    tables, strides = made.tables(), made.strides()
+    tables, strides = made.tables_and_strides()
     return ports, made.epilogue_of(tables, strides)
 
 

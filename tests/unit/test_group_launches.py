@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fake_gpu
+from prepared_arguments import TORCH
 
 _PLAN = """
 from pycutlass.plan import GemmKind, GroupCandidate
@@ -108,5 +109,87 @@ for xs, ws, out in (first, second):
     check([each.now() for each in out], [each.now() for each in xs], [each.now() for each in ws])
 plan = None
 stream.destroy()
+"""
+    fake_gpu.run(program)
+
+
+_DIVIDED = f"""{TORCH}
+import weakref
+from fake_gpu.inside import log
+{_PLAN}
+from pycutlass.plan.device_groups import DeviceGroup
+
+capturing, tables, make_tables = False, [], DeviceGroup._tables
+
+def lent(tensor):
+    driver.fake_lend(tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes(), 0)
+    return tensor
+
+def kept_tables(group, wanted):
+    # memory of the host, which is free at once when it goes, and not behind the launch
+    made = make_tables(group, wanted)
+    tables.extend(map(lent, (made[0], *made[1])))
+    return made
+
+DeviceGroup._tables = kept_tables
+DeviceGroup.is_captured = property(lambda group: capturing)
+plan._device = 0
+plan._compiled = lambda sizes, group: GroupCandidate(operation)
+
+def new(shape, dtype, **where):
+    return lent(torch.full(shape, 77, dtype=dtype))
+
+torch.empty = new
+xs, ws = lent(torch.randint(-4, 5, (12, 7)).float()), lent(torch.randint(-4, 5, (3, 6, 7)).float()).mT
+
+def check(got, ends):
+    driver.fake_run()
+    begin = 0
+    for number, end in enumerate(ends):
+        end = max(begin, min(end, 12))
+        assert torch.equal(got[begin:end], xs[begin:end] @ ws[number]), (got, ends)
+        begin = end
+    return got[begin:]
+
+ENDS = [[2, 2, 9], [0, 0, 0], [12, 12, 12], [4, 5, 6], [9, 3, 99], [-5, 7, 2]]
+"""
+
+
+def test_what_is_behind_the_last_group_on_the_device_is_zero_in_new_results() -> None:
+    program = f"""{_DIVIDED}
+for run in (plan.run, plan.run_once):
+    for ends in ENDS:
+        for dtype in (torch.int32, torch.int64):
+            offs = torch.tensor(ends, dtype=dtype)
+            log()
+            rest = check(run(xs, ws, offs=offs), ends)
+            assert len(launches()) == 1
+            assert (rest == 0).all(), rest
+            out = new((12, 6), torch.float32)
+            assert run(xs, ws, out=out, offs=offs) is out
+            assert (check(out, ends) == 77).all()
+"""
+    fake_gpu.run(program)
+
+
+def test_under_capture_a_group_of_the_device_leaves_nothing_behind() -> None:
+    """What `torch.compile` checks: all that is alive in a graph's memory is what the model returns."""
+    program = f"""{_DIVIDED}
+def look(run):
+    offs = torch.tensor(ENDS[0])
+    x, w = lent(xs.clone()), lent(ws.clone())
+    got = run(x, w, offs=offs)
+    driver.fake_run()
+    alive = [weakref.ref(each) for each in (x, w, got, offs)]
+    del x, w, got, offs
+    return sum(each() is not None for each in alive)
+
+assert look(plan.run_once) == 0
+assert look(plan.run) > 0, "outside of a capture a plan keeps the last"
+assert len(plan._runs._kept) == 1
+capturing = True
+for run in (plan.run, plan.run_once):
+    assert look(run) == 0
+assert not plan._runs._captured and len(plan._runs._kept) == 1
 """
     fake_gpu.run(program)
