@@ -49,8 +49,8 @@ _MOST_OF_CP_ASYNC, _CLEAN_OF_CP_ASYNC = 144, 112
 #: And of those whose threads read C, some of it ahead, and write D: 176 were clean, 192 spilled.
 _CLEAN_OF_DIRECT = 176
 #: How many fewer beside one, two, and more vectors and matrices of an epilogue function, whose elements are held; those
-#: of 32 bits count twice. With one of 16 bits 192 were clean in a warp group that has a tile of its own, and 192 spilled
-#: a few bytes where two share one; with five 160 spilled and 144 were clean, and 192 and 160. Of D of 32 bits, 128
+#: of 32 bits count twice. With one of 16 bits 192 were clean in a warp group that has a tile of its own, and spilled a
+#: few bytes where two share one; with five 160 spilled and 144 were clean, and 192 and 160. Of D of 32 bits, 128
 #: spilled with two matrices in either, and 96 and 80 were clean.
 _OF_PORTS = {KernelSchedule.Pingpong: (0, 16, 48), KernelSchedule.Cooperative: (16, 32, 32)}
 _OF_PORTS_BESIDE_WIDE = 16
