@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,10 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch_operators import ACTIVATIONS, ops, passes_opcheck  # noqa: E402
 
-import pycutlass  # noqa: E402
 from pycutlass import epilogue as functions  # noqa: E402
 from pycutlass import epilogue_function  # noqa: E402
 from pycutlass.epilogue import Column, PerBatch, Row, Scalar, Source, Tensor, gelu, silu  # noqa: E402
-from pycutlass.pytorch import SwiGLU, epilogue_handle, load_native  # noqa: E402
+from pycutlass.pytorch import SwiGLU, epilogue_handle  # noqa: E402
 
 TOLERANCE = {torch.float16: 8e-3, torch.bfloat16: 6e-2, torch.float32: 1e-4}
 
@@ -217,30 +215,6 @@ def test_interleaved_gates(dtype: Any) -> None:
     dy = torch.randn_like(made)
     (ours,), (theirs,) = torch.autograd.grad(made, x, dy), torch.autograd.grad(wanted, exact, dy.double())
     torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
-
-
-def test_operators_in_cpp_run_a_library_of_kernels(tmp_path: Path) -> None:
-    """What AOTInductor calls: with the workspace and the stream of torch, of any M, and in a graph."""
-    path, dtype = str(tmp_path / "kernels.so"), torch.float16
-    x, weight, bias = random(40, 64, scale=0.1), random(48, 64), random(48)
-    plan = pycutlass.Gemm(x, weight.T, bias=bias, epilogue=pycutlass.gelu)
-    pycutlass.export_library({"linear": plan}, path)
-    load_native()
-    run, out = torch.ops.pycutlass_kernels.run, torch.empty(40, 48, device="cuda", dtype=dtype)
-    torch.ops.pycutlass_kernels.load(path, "linear")
-    for rows in (40, 7):
-        run(path, "linear", [x[:rows], weight.T, bias], [out[:rows]])
-        wanted = functional.gelu(functional.linear(x[:rows].double(), weight.double(), bias.double()))
-        torch.testing.assert_close(out[:rows].double(), wanted, rtol=8e-3, atol=8e-3)
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    with torch.cuda.graph(graph, stream=stream):
-        run(path, "linear", [x, weight.T, bias], [out])
-    x.copy_(random(40, 64, scale=0.1))
-    graph.replay()
-    wanted = functional.gelu(functional.linear(x.double(), weight.double(), bias.double()))
-    torch.testing.assert_close(out.double(), wanted, rtol=8e-3, atol=8e-3)
-    with pytest.raises(RuntimeError, match="linear runs on GPUs, and one of its tensors is on another device"):
-        run(path, "linear", [x.cpu(), weight.T, bias], [out])
 
 
 class Exported(nn.Module):
