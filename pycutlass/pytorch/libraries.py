@@ -202,9 +202,13 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     nn.Module.train(made, partitioned.training)
     for region in partitioned.regions:
         given: Any = partitioned.get_submodule(region.name)
-        of_library = given.plain if region.kind == "grouped" else _with(_kernel_of(library, region), given.fused)
+        is_group = region.kind == "grouped"
+        fused = given.fused if is_group else _with(_kernel_of(library, region), given.fused)
+        module = RegionModule(region, fused, given.plain)
+        if is_group:
+            module.fused = given.plain  # which needs no compiler
         made.delete_submodule(region.name)
-        made.add_submodule(region.name, RegionModule(region, of_library, given.plain))
+        made.add_submodule(region.name, module)
     return made
 
 

@@ -127,7 +127,7 @@ def test_an_epilogue_function_has_tensors_where_offs_are_on_the_gpu(turned: bool
         return {"D": (y + row) * column * number, "inner": y}
 
     xs, ws = random(TOTAL, 64), random(8, 64, 96, turned=turned)
-    row, column, whole, number = random(8, 96), random(TOTAL), random(TOTAL, 96), random(8, dtype=torch.float32)
+    row, column, whole, number = random(8, 96), random(TOTAL), random(TOTAL, 96), random(8)
     plan = None
     for lengths in LENGTHS:
         inner = torch.full((TOTAL, 96), float("nan"), device="cuda", dtype=torch.float16)

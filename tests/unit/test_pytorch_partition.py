@@ -101,11 +101,6 @@ def test_residual_blocks(model: nn.Module, is_last: bool) -> None:
     assert len(norms) == made.counts["conv2d"]
     residual = max(made.regions, key=lambda region: len(region.fused))
     assert {each.form for each in residual.inputs} == {"row", "matrix"}
-    for region in made.regions:  # parameters and statistics are read by the kernel itself
-        graph: Any = made.get_submodule(region.name).fused.graph  # type: ignore[union-attr]
-        called = [node for node in graph.nodes if node.op == "call_function"]
-        assert [node.target for node in called if node.target is torch.ops.aten.rsqrt.default] == []
-        assert sum(each.form == "row" for each in region.inputs) == 4
 
 
 def test_batch_norm_follows_its_weights_however_they_change() -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional
 import pycutlass.pytorch
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.grouped_gemm import GroupedGemm
-from pycutlass.pytorch import GroupedLinear, InductorPass, explain, partition
+from pycutlass.pytorch import GroupedLinear, InductorPass, explain, libraries, partition
 from pycutlass.pytorch.regions.plans import inputs_of, plan_of
 
 BF16 = torch.bfloat16
@@ -167,3 +167,8 @@ def test_libraries_are_for_other_products(tmp_path: Path, monkeypatch: pytest.Mo
     made = partition(model, inputs, options=ALL)
     with pytest.raises(ArgumentError, match="groups run as they were in the model"):
         pycutlass.pytorch.build(made, path=tmp_path / "kernels.so")
+    monkeypatch.setattr(libraries, "load_library", lambda path: None)
+    loaded = pycutlass.pytorch.load("kernels.so", made)
+    assert torch.equal(loaded(*inputs), model(*inputs))
+    module: Any = loaded.get_submodule("pycutlass_0")
+    assert OURS.default in [node.target for node in module.fused.graph.nodes]

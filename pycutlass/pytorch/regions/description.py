@@ -44,7 +44,7 @@ def _dtype(value: torch.Tensor) -> str:
 
 
 def _input(beside: Beside) -> RegionInput:
-    name = beside.node.name
+    name = beside.node.name + (f".{beside.part}" if beside.part else "")
     if beside.form is None:
         return RegionInput(beside.name, "scalar", name, "float64", ())
     shape = value_of(beside.node).shape if beside.form.shape is None else beside.form.shape

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from pycutlass import epilogue
 from pycutlass.epilogue.graph import Input, Value
 from pycutlass.epilogue.traced import Trace, Traced
 from pycutlass.errors import PyCutlassError
@@ -124,7 +123,7 @@ def tensors_of(node: Node) -> tuple[Node, ...]:
     return tuple(each for each in arguments_of(node) if not is_symbol(value_of(each)))
 
 
-def applied(node: Node, of: Callable[[Node], Any], channels: Callable[[Node], Any]) -> Any:
+def applied(node: Node, of: Callable[[Node], Any], of_norm: Callable[[Node], tuple[Any, Any]]) -> Any:
     """Return what a node makes of the values of others.
 
     Parameters
@@ -133,8 +132,8 @@ def applied(node: Node, of: Callable[[Node], Any], channels: Callable[[Node], An
         Of the region.
     of : function
         Returns the value of a node.
-    channels : function
-        Returns the value of a vector with a number for each channel, of a batch norm.
+    of_norm : function
+        Returns what a batch norm multiplies by, and what it adds.
 
     Raises
     ------
@@ -145,7 +144,8 @@ def applied(node: Node, of: Callable[[Node], Any], channels: Callable[[Node], An
     if node.target is operator.getitem or name in _VIEWS:
         return of(node.args[0])  # type: ignore[arg-type]
     if name in NORMS:
-        return _normalised(of(node.args[0]), norm_of(node), channels)  # type: ignore[arg-type]
+        scale, shift = of_norm(node)
+        return of(node.args[0]) * scale + shift  # type: ignore[arg-type]
 
     def given(value: Any) -> Any:
         if isinstance(value, Node):
@@ -156,18 +156,6 @@ def applied(node: Node, of: Callable[[Node], Any], channels: Callable[[Node], An
 
     args = [given(each) for each in node.args]
     return POINTWISE[name](*args, **{key: given(each) for key, each in node.kwargs.items()})
-
-
-def _normalised(x: Any, norm: Any, channels: Callable[[Node], Any]) -> Any:
-    """Return a value as a batch norm makes it, of parameters and statistics as they are when the kernel runs.
-
-    What it multiplies by is computed for each element: memory takes longer, and a kernel for each norm longer still.
-    """
-    scale: Any = epilogue.rsqrt(channels(norm["var"]) + norm["eps"])
-    if norm["weight"] is not None:
-        scale = scale * channels(norm["weight"])
-    made = (x - channels(norm["mean"])) * scale
-    return made if norm["bias"] is None else made + channels(norm["bias"])
 
 
 def unfused(node: Node, product: Product, members: set[Node]) -> str:
@@ -254,7 +242,7 @@ def _untraced(node: Node) -> str:
         return some["x"] != 0.0 if value.dtype is torch.bool else some["x"]
 
     try:
-        made = applied(node, of, lambda _: some["x"])
+        made = applied(node, of, lambda _: (some["x"], some["x"]))
     except UnfusedError as reason:
         return str(reason)
     except (PyCutlassError, TypeError, ValueError, OverflowError) as error:

@@ -45,17 +45,20 @@ class Beside:
     name : str
         Of the parameter.
     node : Node
-        Where it comes from: a tensor, or a symbol.
+        Where it comes from: a tensor, a symbol, or a batch norm.
     form : Form or None
         How the kernel takes it; None of numbers of each launch.
     dtype : torch.dtype
         In which it is given.
+    part : str
+        Of a batch norm ``"scale"`` or ``"shift"``, else "".
     """
 
     name: str
     node: Node
     form: Form | None
     dtype: torch.dtype
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,13 @@ class _Inputs:
     found: dict[Any, Beside] = field(default_factory=dict)
     _count: dict[str, int] = field(default_factory=dict)
 
-    def add(self, node: Node, form: Form | None, dtype: torch.dtype) -> Beside:
+    def add(self, node: Node, form: Form | None, dtype: torch.dtype, part: str = "") -> Beside:
         """Return the parameter that stands for a tensor in a form."""
-        key = (node, None if form is None else (form.name, form.shape and len(form.shape)))
+        key = (node, None if form is None else (form.name, form.shape and len(form.shape)), part)
         if key not in self.found:
             kind = "scalar" if form is None else _TENSORS[form.name]
             number = self._count[kind] = self._count.get(kind, -1) + 1
-            self.found[key] = Beside(f"{kind}{number}", node, form, dtype)
+            self.found[key] = Beside(f"{kind}{number}", node, form, dtype, part)
         return self.found[key]
 
 
@@ -172,9 +175,10 @@ def _look(region: Grown, inputs: _Inputs) -> None:
     for node in region.members[1:]:
         norm = norm_of(node)
         if norm is not None:
-            for name in ("mean", "var", "weight", "bias"):
-                if norm[name] is not None:
-                    _channels(inputs, norm[name])
+            channels = value_of(norm["x"]).shape[1]
+            dtype = torch.float64 if value_of(norm["x"]).dtype is torch.float64 else torch.float32
+            for part in ("scale", "shift"):
+                inputs.add(node, Form("row", (channels,)), dtype, part)
             continue
         for each in tensors_of(node):
             if each not in inside and constant_of(each) is None:
@@ -182,12 +186,6 @@ def _look(region: Grown, inputs: _Inputs) -> None:
         for each in arguments_of(node):
             if is_symbol(value_of(each)):
                 inputs.add(each, None, torch.float64)
-
-
-def _channels(inputs: _Inputs, tensor: Node) -> Beside:
-    """Return the parameter for a vector of a batch norm."""
-    value = value_of(tensor)
-    return inputs.add(tensor, Form("row", tuple(value.shape)), value.dtype)
 
 
 def _beside(inputs: _Inputs, product: Product, tensor: Node, node: Node) -> Beside:
@@ -215,9 +213,6 @@ def _computed(region: Grown, inputs: _Inputs, accum: Any, given: dict[str, Any],
         value = given[beside.name]
         return truth(value) if beside.dtype is torch.bool else value
 
-    def channels(each: Node) -> Any:
-        return read(_channels(inputs, each))
-
     start = accum if product.alpha == 1 else accum * product.alpha
     for each in product.scales:
         start = start * read(_extra(inputs, product, each))
@@ -237,10 +232,16 @@ def _computed(region: Grown, inputs: _Inputs, accum: Any, given: dict[str, Any],
                 return number
             return read(_beside(inputs, product, each, node))
 
+        def of_norm(norm: Node) -> tuple[Any, Any]:
+            channels = Form("row", (0,))
+            parts = (inputs.add(norm, channels, torch.float32, part) for part in ("scale", "shift"))
+            scale, shift = (given[each.name] for each in parts)
+            return scale, shift
+
         if is_reduction(node):
             made[node] = reduced(node, product, of(node.args[0]))  # type: ignore[arg-type]
             continue
-        made[node] = _fast_gelu(node, of) if fast and _is_gelu(node) else applied(node, of, channels)
+        made[node] = _fast_gelu(node, of) if fast and _is_gelu(node) else applied(node, of, of_norm)
     return made
 
 

@@ -16,6 +16,7 @@ from pycutlass.errors import PyCutlassError
 from pycutlass.pytorch.handles import epilogue_handle
 from pycutlass.pytorch.regions.extents import Shape, same, tensor_form
 from pycutlass.pytorch.regions.growth import Grown, Order
+from pycutlass.pytorch.regions.members import norm_of
 from pycutlass.pytorch.regions.products import Product, value_of
 from pycutlass.pytorch.regions.reductions import is_reduction, reduction_of
 from pycutlass.pytorch.regions.tracing import Beside, Epilogue
@@ -141,6 +142,7 @@ class _Writer:
         self.inside = set(region.members)
         self._begin = self.graph.create_node("placeholder", "begin")
         self._sizes: dict[Any, Node] = {}
+        self._scales: dict[Node, Node] = {}
 
     def of(self, node: Node) -> Node:
         """Return the placeholder of a node of the model's graph."""
@@ -175,11 +177,38 @@ class _Writer:
 
     def tensor(self, beside: Beside) -> Node:
         """Return a tensor as the operator takes it beside the product."""
+        if beside.part:
+            return self._of_norm(beside)
         node = self.of(beside.node)
         assert beside.form is not None
         if beside.form.shape is None or _has_shape(value_of(beside.node), beside.form.shape):
             return node
         return self.reshaped(node, beside.form.shape)
+
+    def _of_norm(self, beside: Beside) -> Node:
+        """Return what a batch norm multiplies by, or adds, which follows from its tensors whenever it runs."""
+        norm = norm_of(beside.node)
+        assert norm is not None
+        dtype = torch.float64 if value_of(norm["x"]).dtype is torch.float64 else torch.float32
+
+        def of(name: str) -> Node | None:
+            given = norm[name]
+            if given is None:
+                return None
+            made = self.of(given)
+            return made if value_of(given).dtype is dtype else self.call(_aten._to_copy.default, made, dtype=dtype)
+
+        if beside.node not in self._scales:
+            var, weight = of("var"), of("weight")
+            scale = self.call(_aten.rsqrt.default, self.call(_aten.add.Scalar, var, norm["eps"]))
+            self._scales[beside.node] = scale if weight is None else self.call(_aten.mul.Tensor, scale, weight)
+        scale = self._scales[beside.node]
+        if beside.part == "scale":
+            return scale
+        bias, mean = of("bias"), of("mean")
+        if bias is None:
+            return self.call(_aten.neg.default, self.call(_aten.mul.Tensor, mean, scale))
+        return self.call(_aten.addcmul.default, bias, mean, scale, value=-1)
 
     def scalar(self, node: Node) -> Node:
         """Return a number that is known when the graph runs, as a float."""
