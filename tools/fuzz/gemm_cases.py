@@ -85,7 +85,8 @@ def draw_gemm(random: Random, operation: Any, functor: Any, modes: list[str], *,
     )
     math = operation.tile_description.math_instruction
     is_fast = math.math_operation is pycutlass.MathOperation.multiply_add_fast_accum
-    numbers = draw_numbers(random, math.accumulator, math.a, functor, size[2], is_fast)
+    of = math.b if math.b.is_integer else math.a  # whose numbers both operands have
+    numbers = draw_numbers(random, math.accumulator, of, functor, size[2], is_fast)
     batched = mode in ("batched", "array") and operation.A.order.interleave == 1
     options: dict[str, Any] = {}
     if operation.is_sm90:

@@ -28,6 +28,7 @@ __all__ = [
     "hopper",
     "int8",
     "interleaved",
+    "mixed",
     "reduction",
     "simt",
     "stream_k",
@@ -62,6 +63,14 @@ _HOPPER_PRODUCTS = (
     *((a, b, _S32) for a in (_S8, _U8) for b in (_S8, _U8)),
 )
 _HOPPER_OUTPUTS = _OUTPUTS | {_F32: (*_OUTPUTS[_F32], _E4M3, _E5M2), _S32: (*_OUTPUTS[_S32], _U8)}
+_UPCAST = MathOperation.multiply_add_mixed_input_upcast
+#: What Ampere-style kernels multiply that convert one operand to the type of the other.
+_MIXED_PRODUCTS = tuple(
+    (*pair, accumulator)
+    for wide, accumulator in ((_F16, _F32), (_F16, _F16), (_BF16, _F32))
+    for narrow in (_S8, _U8)
+    for pair in ((wide, narrow), (narrow, wide))
+)
 #: What CUDA cores multiply for few rows.
 _GEMV_PRODUCTS = (
     *((_F16, _F16, _F32), (_BF16, _BF16, _F32), (_F32, _F32, _F32), (_S8, _S8, _S32)),
@@ -99,6 +108,14 @@ def int8(random: Random) -> Any:
 def interleaved(random: Random) -> Any:
     """Return one of int8 in interleaved layouts."""
     return _gemm(random, drawn_math(random, "int8"), INTERLEAVED)
+
+
+def mixed(random: Random) -> Any:
+    """Return one of a float and an integer, which lies along K and is converted to the float."""
+    a, b, accumulator = random.choice(_MIXED_PRODUCTS)
+    math = pycutlass.MathInstruction((16, 8, 16), a, b, accumulator, _TENSOR_OP, _UPCAST)
+    either, of_c = random.choice((_ROW, _COLUMN)), random.choice((_ROW, _COLUMN))
+    return _gemm(random, math, (_ROW, either, of_c) if math.a.is_integer else (either, _COLUMN, of_c))
 
 
 def simt(random: Random) -> Any:
@@ -172,7 +189,7 @@ def gemv(random: Random) -> Any:
 
 def grouped(random: Random) -> Any:
     """Return a group of any Ampere-style kernel, scheduled by the device or by the host."""
-    single = random.choice((half, half, half, tf32, f32, f64, int8, interleaved, simt, dp4a, turing))(random)
+    single = random.choice((half, half, half, tf32, f32, f64, int8, interleaved, mixed, simt, dp4a, turing))(random)
     parts = [getattr(single, field) for field in single._FIELDS if field not in ("swizzling_functor", "D", "swap_ab")]
     mode = random.choice(list(pycutlass.SchedulerMode))
     return pycutlass.GemmOperationGrouped(*parts, random.choice(_GROUP_SWIZZLES), mode)
@@ -212,8 +229,8 @@ def drawn_math(random: Random, kind: str) -> pycutlass.MathInstruction:
     if kind == "turing":
         return pycutlass.MathInstruction((8, 8, 16), _S8, _S8, _S32, _TENSOR_OP, saturate)
     if kind == "f32":
-        no_fast_f32 = (saturate, MathOperation.multiply_add_fast_accum)
-        fast = [operation for operation in MathOperation if operation not in no_fast_f32]
+        no_f32 = (saturate, MathOperation.multiply_add_fast_accum, _UPCAST)
+        fast = [operation for operation in MathOperation if operation not in no_f32]
         return pycutlass.MathInstruction((16, 8, 8), _F32, _F32, _F32, _TENSOR_OP, random.choice(fast))
     if kind == "simt":
         operand = random.choice((_F32, _F32, _F64))
@@ -273,23 +290,24 @@ def _gemm(
     capability: int | None = None,
     swizzle: Any = None,
 ) -> Any:
-    operand, accumulator = math.element_a, math.element_accumulator
+    operands, accumulator = (math.element_a, math.element_b), math.element_accumulator
     output = random.choice(_OUTPUTS[accumulator])
     layouts = layouts or tuple(random.choice((_ROW, _COLUMN)) for _ in range(3))
-    alignments = [drawn_alignment(random, tag) for tag in (operand, operand, output)]
+    alignments = [drawn_alignment(random, tag) for tag in (*operands, output)]
     if layouts == INTERLEAVED:
         output, alignments = _S8, [16, 16, 8]
     elif not math.is_tensor_op:
         alignments = [4, 4, 1] if math.a.is_integer else [1, 1, 1]
-    elif operand is _F64:
+    elif operands[0] is _F64:
         alignments[:2] = [1, 1]
-    single = any(alignment * math.a.bits < 32 for alignment in alignments[:2])  # cp.async moves 4 bytes at least
+    narrow = zip(alignments, (math.a.bits, math.b.bits), strict=False)
+    single = any(alignment * bits < 32 for alignment, bits in narrow)  # cp.async moves 4 bytes at least
     stages = (
         2
         if capability == 75 or single or (math.a.is_integer and not math.is_tensor_op)
         else random.choice((2, 3, 3, 4, 5, 6))
     )
-    A, B, C = (TensorDescription(*of) for of in zip((operand, operand, output), layouts, alignments, strict=True))
+    A, B, C = (TensorDescription(*of) for of in zip((*operands, output), layouts, alignments, strict=True))
     return pycutlass.GemmOperationUniversal(
         capability or random.choice((80, 80, 80, 86, 89, 90)),
         drawn_tile(random, math, stages),

@@ -23,6 +23,7 @@ FAMILIES: dict[str, tuple[float, Callable[[Random], Any]]] = {
     "gemm f64": (5, gemm_kernels.f64),
     "gemm int8": (8, gemm_kernels.int8),
     "gemm int8 interleaved": (2, gemm_kernels.interleaved),
+    "gemm mixed": (9, gemm_kernels.mixed),
     "gemm simt": (7, gemm_kernels.simt),
     "gemm dp4a": (3, gemm_kernels.dp4a),
     "gemm turing": (3, gemm_kernels.turing),
