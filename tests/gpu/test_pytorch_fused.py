@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch_operators import ACTIVATIONS, ops, passes_opcheck  # noqa: E402
 
@@ -215,32 +214,3 @@ def test_interleaved_gates(dtype: Any) -> None:
     dy = torch.randn_like(made)
     (ours,), (theirs,) = torch.autograd.grad(made, x, dy), torch.autograd.grad(wanted, exact, dy.double())
     torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
-
-
-class Exported(nn.Module):
-    """A layer whose product is in a library of kernels."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-
-    def forward(self, x: Any, weight: Any, bias: Any) -> Any:
-        y = x.new_empty(x.shape[0], weight.shape[0])
-        torch.ops.pycutlass_kernels.run(self.path, "linear", [x, weight.T, bias], [y])
-        return y
-
-
-def test_a_package_of_aot_inductor_runs_a_library_of_kernels(tmp_path: Path) -> None:
-    path = str(tmp_path / "kernels.so")
-    x, weight, bias = random(40, 64, scale=0.1), random(48, 64), random(48)
-    pycutlass.export_library({"linear": pycutlass.Gemm(x, weight.T, bias=bias, epilogue=pycutlass.gelu)}, path)
-    load_native()
-    rows = torch.export.Dim("rows", min=2, max=64)
-    shapes = ({0: rows}, None, None)
-    program = torch.export.export(Exported(path), (x, weight, bias), dynamic_shapes=shapes)
-    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
-    layer = torch._inductor.aoti_load_package(package)
-    for count in (40, 7):
-        made = layer(x[:count], weight, bias)
-        wanted = functional.gelu(functional.linear(x[:count].double(), weight.double(), bias.double()))
-        torch.testing.assert_close(made.double(), wanted, rtol=8e-3, atol=8e-3)

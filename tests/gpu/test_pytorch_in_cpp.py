@@ -10,12 +10,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pycutlass
 
 torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from pycutlass.pytorch import load_native  # noqa: E402
 
 #: What else has loaded the kernels of the library in the process.
 BESIDE = {
@@ -106,3 +111,32 @@ def _name(frame: re.Match[str]) -> str:
     except OSError:  # it is not installed
         return frame[0]
     return f"{frame[0]} {' '.join(said.stdout.split())}"
+
+
+class Exported(nn.Module):
+    """A layer whose product is in a library of kernels."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: Any, weight: Any, bias: Any) -> Any:
+        y = x.new_empty(x.shape[0], weight.shape[0])
+        torch.ops.pycutlass_kernels.run(self.path, "linear", [x, weight.T, bias], [y])
+        return y
+
+
+def test_a_package_of_aot_inductor_runs_a_library_of_kernels(tmp_path: Path) -> None:
+    path = str(tmp_path / "kernels.so")
+    x, weight, bias = (torch.randn(shape, device="cuda").half() for shape in ((40, 64), (48, 64), (48,)))
+    pycutlass.export_library({"linear": pycutlass.Gemm(x, weight.T, bias=bias, epilogue=pycutlass.gelu)}, path)
+    load_native()
+    rows = torch.export.Dim("rows", min=2, max=64)
+    shapes = ({0: rows}, None, None)
+    program = torch.export.export(Exported(path), (x, weight, bias), dynamic_shapes=shapes)
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
+    layer = torch._inductor.aoti_load_package(package)
+    for count in (40, 7):
+        made = layer(x[:count], weight, bias)
+        wanted = functional.gelu(functional.linear(x[:count].double(), weight.double(), bias.double()))
+        torch.testing.assert_close(made.double(), wanted, rtol=8e-3, atol=8e-3)
