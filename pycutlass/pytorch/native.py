@@ -6,6 +6,8 @@ stable ABI alone, so that what was compiled is for torch 2.10 and all that come 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import shlex
 import subprocess
@@ -19,7 +21,7 @@ from pycutlass import config
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, CompileError, NotCompiledError, ToolkitError
 from pycutlass.pytorch.operators import without_gradient
-from pycutlass.toolkit import find_host_compiler, own_include
+from pycutlass.toolkit import find_host_compiler, own_include, scratch_directory
 
 __all__ = ["build_native", "load_native"]
 
@@ -27,6 +29,10 @@ _SOURCE = Path(__file__).with_name("cpp") / "operators.cpp"
 _NAMESPACE = "pycutlass_kernels"
 #: What Python adds to the operators, once in a process: it is there for as long as this object is.
 _fragments: list[Any] = []
+#: Where `load_native` has compiled them. The file stays until the process ends: debuggers and profilers read it, and
+#: dlopen takes a later file for it that a file system gives its number.
+_kept = contextlib.ExitStack()
+atexit.register(_kept.close)
 
 
 @public
@@ -88,6 +94,8 @@ def _built(path: Path, *options: str) -> Path:
 
 #: C++20 as torch's own headers are compiled.
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
+#: Whatever is missing is found when the operators are loaded, not in the middle of a call.
+_BOUND = ("-Wl,-z,now", f"-Wl,--version-script={_SOURCE.with_suffix('.map')}")
 
 
 def _linked() -> list[str]:
@@ -95,7 +103,7 @@ def _linked() -> list[str]:
     root = Path(torch.__file__).parent
     headers = [f"-isystem{root / 'include'}", f"-I{own_include()}", f"-I{own_include().parent / 'exports' / 'c'}"]
     libraries = ["-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-Wl,--as-needed", "-ldl"]
-    return [*headers, f"-L{root / 'lib'}", *libraries]
+    return [*headers, *_BOUND, f"-L{root / 'lib'}", *libraries]
 
 
 def _put(made: Path, path: Path) -> None:
@@ -135,8 +143,7 @@ def load_native(path: str | os.PathLike[str] | None = None) -> None:
     if hasattr(getattr(torch.ops, _NAMESPACE), "run"):  # whoever has loaded them
         return
     if path is None:
-        with tempfile.TemporaryDirectory() as folder:
-            _load(_built(Path(folder) / f"{_NAMESPACE}.so"))
+        _load(_built(_kept.enter_context(scratch_directory()) / f"{_NAMESPACE}.so"))
     else:
         _load(Path(path))
     untyped: Any = torch.library  # as it is to type checkers

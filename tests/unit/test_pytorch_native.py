@@ -48,6 +48,9 @@ refused("none.so cannot be opened", lambda: ops.run("none.so", "sum", [a], [out]
 refused("is no library of kernels: it lacks pycutlass_get_library", lambda: ops.run(operators, "sum", [a], [out]))
 refused("has no plan product: it has sum, sums, shape", lambda: ops.run(kernels, "product", [a], [out]))
 refused("has version 7 of the interface, and these operators are for version 1", lambda: ops.manifest(later))
+missing = "this build of torch is without CUDA" if torch.version.cuda is None else "no GPU can be used"
+if not torch.cuda.is_available():
+    refused(missing, lambda: ops.load(kernels, "sum"))
 asking = a.clone().requires_grad_()
 message = "a tensor of read requires a gradient, and pycutlass_kernels.run"
 refused(message, lambda: ops.run(kernels, "sum", [asking, b], [out]))
@@ -124,6 +127,29 @@ def test_it_is_for_all_torch_since_2_10(tmp_path: Path) -> None:
     symbols = [line.split()[-1].partition("@")[0] for line in names.stdout.splitlines()]
     assert any(name.startswith("aoti_torch_") for name in symbols)
     assert not [name for name in symbols if "c10" in name or "3at" in name or name.startswith("_ZN5torch")]
+
+
+def test_it_takes_nothing_from_others(tmp_path: Path) -> None:
+    """It shows no symbol, so none in the process takes the place of its own, and is bound as a whole when loaded."""
+    made = str(build_native(tmp_path / "operators.so"))
+    shown = subprocess.run(["nm", "-D", "--defined-only", made], capture_output=True, text=True, check=True)
+    assert shown.stdout == ""
+    dynamic = subprocess.run(["readelf", "-d", made], capture_output=True, text=True, check=True)
+    assert "NOW" in dynamic.stdout
+
+
+def test_its_file_stays_for_as_long_as_the_process() -> None:
+    script = """
+from pathlib import Path
+from pycutlass.pytorch import load_native
+load_native()
+(path,) = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "_kernels" in line}
+print(path)
+assert Path(path).is_file(), path
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not Path(done.stdout.strip()).parent.exists()
 
 
 def test_what_cannot_be_built_or_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,16 @@ Its device memory is host memory, so the operators are compiled to take tensors 
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import fake_gpu
 from prepared_arguments import TORCH
 
+from pycutlass.pytorch import build_native
 from pycutlass.pytorch.native import _built
 
-_PROGRAM = """
+_LOADED = """
 import tempfile
 from pathlib import Path
 from pycutlass.exports.library import described, linked
@@ -25,7 +27,8 @@ path = str(Path(tempfile.mkdtemp()) / "kernels.so")
 Path(path).write_bytes(linked(Path(tempfile.mkdtemp()), [plan], artifacts, "kernels"))
 load_native(OPERATORS)
 ops = torch.ops.pycutlass_kernels
-
+"""
+_PROGRAM = """
 def there(values):
     array = Array(0, np.ascontiguousarray(values))
     tensor = torch.from_numpy(memory_at(array.data.ptr, array.shape))
@@ -56,8 +59,40 @@ for message, tensors in refused.items():
         raise AssertionError(message)
 assert out.isnan().all()
 """
+#: What a build of torch with CUDA has of the runtime and of its own, on the stand-in.
+_RUNTIME = """
+int cuDevicePrimaryCtxRetain(void**, int);
+int cuCtxSetCurrent(void*);
+static _Thread_local int current = 1;
+int cudaGetDevice(int* device) { return *device = current, 0; }
+int cudaSetDevice(int device) {
+  void* context = 0;
+  current = device;
+  return cuDevicePrimaryCtxRetain(&context, device) || cuCtxSetCurrent(context);
+}
+int aoti_torch_get_current_cuda_stream(int device, void** stream) { return (void)device, *stream = 0, 0; }
+"""
+_AS_IT_SHIPS = """
+assert current() is None
+for _ in range(2):
+    log()
+    ops.load(path, "product")
+    loaded = [line for line in log() if "LibraryLoadData" in line]
+    assert current() == 1
+    assert driver.fake_libraries() == 1, loaded
+"""
 
 
 def test_a_library_is_run(tmp_path: Path) -> None:
     made = _built(tmp_path / "operators.so", "-DPYCUTLASS_HOST_TENSORS")
-    fake_gpu.run(TORCH + _PROGRAM.replace("OPERATORS", repr(str(made))), seconds=120)
+    fake_gpu.run(TORCH + _LOADED.replace("OPERATORS", repr(str(made))) + _PROGRAM, seconds=120)
+
+
+def test_its_kernels_are_loaded_for_the_current_gpu(tmp_path: Path) -> None:
+    """By the operators as they ship, which ask the CUDA runtime."""
+    made, runtime = build_native(tmp_path / "operators.so"), tmp_path / "runtime.so"
+    (tmp_path / "runtime.c").write_text(_RUNTIME)
+    command = ["gcc", "-Wall", "-Werror", "-fPIC", "-shared", "-Wl,-z,lazy", str(tmp_path / "runtime.c")]
+    subprocess.run([*command, "-o", str(runtime)], check=True)
+    program = "import torch\n" + _LOADED.replace("OPERATORS", repr(str(made))) + _AS_IT_SHIPS
+    fake_gpu.run(program, seconds=120, LD_PRELOAD=str(runtime))

@@ -19,12 +19,6 @@
 
 #include "library.h"
 
-// Of builds of torch with CUDA, and of the runtime that they load; others lack them, and have no tensors that come so
-// far.
-extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
-extern "C" __attribute__((weak)) int cudaGetDevice(int* device);
-extern "C" __attribute__((weak)) int cudaSetDevice(int device);
-
 namespace {
 
 using torch::headeronly::ScalarType;
@@ -151,11 +145,37 @@ std::vector<pycutlass_tensor> placed(pycutlass_plan_info const& plan, std::vecto
 }
 
 #ifndef PYCUTLASS_HOST_TENSORS
+/// What is asked of torch's build with CUDA and of the runtime that it has loaded. They are looked up and not linked:
+/// other builds lack them, and have no tensors that come so far.
+struct Cuda {
+  int (*get_device)(int* device);
+  int (*set_device)(int device);
+  AOTITorchError (*current_stream)(int32_t device, void** stream);
+};
+
+template <typename Function>
+void look_up(Function*& function, char const* name) {
+  function = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+
+Cuda find_cuda() {
+  Cuda found{};
+  look_up(found.get_device, "cudaGetDevice");
+  look_up(found.set_device, "cudaSetDevice");
+  look_up(found.current_stream, "aoti_torch_get_current_cuda_stream");
+  STD_TORCH_CHECK(found.get_device && found.set_device && found.current_stream, "this build of torch is without CUDA");
+  return found;
+}
+
+Cuda const& cuda() {
+  static Cuda const found = find_cuda();
+  return found;
+}
+
 /// Makes the context of a GPU current, which libraries ask the driver for. Of a thread that has called nothing of the
 /// runtime yet it is not, whatever torch's current device is.
 void use_context_of(int32_t device) {
-  STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream && cudaSetDevice, "this build of torch is without CUDA");
-  int code = cudaSetDevice(device);
+  int code = cuda().set_device(device);
   STD_TORCH_CHECK(code == 0, "GPU ", device, " cannot be used: cudaSetDevice returned ", code);
 }
 #endif
@@ -181,8 +201,8 @@ void run(std::string path, std::string name, std::vector<Tensor> read, std::vect
 #ifndef PYCUTLASS_HOST_TENSORS
   torch::stable::accelerator::DeviceGuard guard(device);
   use_context_of(device);
-  STD_TORCH_CHECK(aoti_torch_get_current_cuda_stream(device, &launch.stream) == TORCH_SUCCESS,
-                  "torch has no current stream of GPU ", device);
+  STD_TORCH_CHECK(cuda().current_stream(device, &launch.stream) == TORCH_SUCCESS, "torch has no current stream of GPU ",
+                  device);
 #endif
   check(library, library->workspace_size(number, &launch, &launch.workspace_bytes), path);
   Tensor workspace;  // whose memory torch hands to work that is behind the launch on the same stream
@@ -198,9 +218,9 @@ void run(std::string path, std::string name, std::vector<Tensor> read, std::vect
 void load(std::string path, std::string name) {
   pycutlass_library const* library = library_of(path);
 #ifndef PYCUTLASS_HOST_TENSORS
-  int device = 0, code = cudaGetDevice ? cudaGetDevice(&device) : 0;
+  int device = 0, code = cuda().get_device(&device);
   STD_TORCH_CHECK(code == 0, "no GPU can be used: cudaGetDevice returned ", code);
-  if (cudaGetDevice) use_context_of(device);
+  use_context_of(device);
 #endif
   check(library, library->load(plan_of(library, path, name)), path);
 }

@@ -56,14 +56,15 @@ def _compile(command: list[str]) -> None:
     subprocess.run(command, check=True, timeout=120)
 
 
-def run(program: str, gpus: int = 2, seconds: float = 60, capability: int = 80) -> str:
+def run(program: str, gpus: int = 2, seconds: float = 60, capability: int = 80, **variables: str) -> str:
     """Run `program` with so many GPUs of a compute capability, and return what it printed.
 
-    It fails where the program does, or where anything was asked of the driver that would have been wrong.
+    It fails where the program does, or where anything was asked of the driver that would have been wrong. Environment
+    variables, such as ``LD_PRELOAD``, are those of a process of its own.
     """
-    environment = _environment() | {"FAKE_GPUS": str(gpus), "FAKE_CAPABILITY": str(capability)}
+    environment = _environment() | {"FAKE_GPUS": str(gpus), "FAKE_CAPABILITY": str(capability)} | variables
     whole = f"from fake_gpu.inside import *\n{program}\nfinish()"
-    if re.search(r"^import torch$", program, re.MULTILINE):
+    if re.search(r"^import torch$", program, re.MULTILINE) and not variables:
         done = torch_programs.run(whole, environment, seconds)
     else:
         command = [sys.executable, "-X", "faulthandler", "-c", whole]
