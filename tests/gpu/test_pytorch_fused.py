@@ -219,30 +219,6 @@ def test_interleaved_gates(dtype: Any) -> None:
     torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
 
 
-def test_operators_in_cpp_run_a_library_of_kernels(tmp_path: Path) -> None:
-    """What AOTInductor calls: with the workspace and the stream of torch, of any M, and in a graph."""
-    path, dtype = str(tmp_path / "kernels.so"), torch.float16
-    x, weight, bias = random(40, 64, scale=0.1), random(48, 64), random(48)
-    plan = pycutlass.Gemm(x, weight.T, bias=bias, epilogue=pycutlass.gelu)
-    pycutlass.export_library({"linear": plan}, path)
-    load_native()
-    run, out = torch.ops.pycutlass_kernels.run, torch.empty(40, 48, device="cuda", dtype=dtype)
-    torch.ops.pycutlass_kernels.load(path, "linear")
-    for rows in (40, 7):
-        run(path, "linear", [x[:rows], weight.T, bias], [out[:rows]])
-        wanted = functional.gelu(functional.linear(x[:rows].double(), weight.double(), bias.double()))
-        torch.testing.assert_close(out[:rows].double(), wanted, rtol=8e-3, atol=8e-3)
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    with torch.cuda.graph(graph, stream=stream):
-        run(path, "linear", [x, weight.T, bias], [out])
-    x.copy_(random(40, 64, scale=0.1))
-    graph.replay()
-    wanted = functional.gelu(functional.linear(x.double(), weight.double(), bias.double()))
-    torch.testing.assert_close(out.double(), wanted, rtol=8e-3, atol=8e-3)
-    with pytest.raises(RuntimeError, match="linear runs on GPUs, and one of its tensors is on another device"):
-        run(path, "linear", [x.cpu(), weight.T, bias], [out])
-
-
 class Exported(nn.Module):
     """A layer whose product is in a library of kernels."""
 
