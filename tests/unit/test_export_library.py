@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import fake_gpu
 import pytest
@@ -18,6 +19,7 @@ _MADE = """
 import ctypes, json, os, tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from pycutlass import errors
 from pycutlass.exports.library import described, linked
 from pycutlass.exports.loaded import load_library
@@ -48,7 +50,7 @@ def refusal(error, call):
 """
 
 
-def run(program: str, **options: int) -> str:
+def run(program: str, **options: Any) -> str:
     return fake_gpu.run(_MADE + program, **options)
 
 
@@ -387,3 +389,31 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"tables of addresses.*format='bundle'"):
         pycutlass.export_library([group], path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_behaviour_is_undefined():
+    """The C of libraries under the sanitizers of the compiler, which end the process with a report."""
+    where = ["gcc", "-print-file-name=libasan.so"]
+    sanitizer = subprocess.run(where, capture_output=True, text=True, check=True).stdout
+    run(
+        """
+from pycutlass.exports import building
+sanitize = "-fsanitize=address,undefined,float-cast-overflow"
+building._c_compiler = lambda: ("gcc", "-g", sanitize, "-fno-sanitize-recover=all")
+for family in ("gemm", "stream_k"):
+    library = load_library(made(operation=gemm(family), name=family))
+    assert "libasan" in Path("/proc/self/maps").read_text()
+    for m in (5, 1, 300):
+        tensors = drawn(m, 6, 7)
+        library["product"].run(**tensors, scalars={"alpha": -2})
+        driver.fake_run()
+        assert (tensors["out"].now() == -2 * (tensors["a"].now() @ tensors["b"].now())).all()
+    tensors["out"] = Array(0, np.zeros((4, 6), np.float32))
+    refusal(errors.ArgumentError, lambda: library["product"].run(**tensors))
+    library._library.unload()
+changed = load_library(made(lambda artifact: replace(artifact, target="sm_90a")))
+refusal(errors.DeviceError, lambda: changed["product"].load())
+""",
+        LD_PRELOAD=sanitizer.strip(),
+        ASAN_OPTIONS="detect_leaks=0",  # Python and the stand-in keep what they have
+    )

@@ -12,7 +12,7 @@ static char problem[512];  // why there is no driver; empty where there is one
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void load(void) {
-  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // nothing else in the process is to find it
   if (!library) {
     snprintf(problem, sizeof problem,
              "the CUDA driver could not be loaded (%s). Install an NVIDIA driver of release 580 or later for CUDA 13.",
