@@ -18,8 +18,6 @@ import pycutlass
 import pycutlass.pytorch
 from pycutlass import (
     GemmArguments,
-    GemmGroupedArguments,
-    GemmOperationGrouped,
     GemmOperationUniversal,
     TensorDescription,
     cutlass,
@@ -55,12 +53,11 @@ NARROW = GemmOperationUniversal(
         "epilogue_functor": pycutlass.LinearCombination(TAG["f16"], 1, TAG["f32"], TAG["f32"]),
     }
 )
-GROUP = GemmOperationGrouped(**mixed_parts("bf16", "s8", tile=(64, 64, 64)))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    pycutlass.compiler.add_module([*KERNELS.values(), *SUMMED_IN_F16, NARROW, GROUP])
+    pycutlass.compiler.add_module([*KERNELS.values(), *SUMMED_IN_F16, NARROW])
 
 
 def values(description: Any, *shape: int, most: int | None = None) -> Any:
@@ -138,24 +135,6 @@ def test_every_integer_is_exact(wide: str, narrow: str) -> None:
     one = torch.eye(256, device="cuda", dtype=DTYPES[wide])
     for made in (pycutlass.matmul(one, weights.T), pycutlass.matmul(weights, one).T):
         assert made.dtype is one.dtype and made.double().equal(weights.T.double())
-
-
-def test_a_group() -> None:
-    sizes = [(72, 200, 336), (8, 8, 16), (0, 8, 16), (136, 64, 80)]
-    As, Bs = (
-        [values(each, *of) for of in extents]
-        for each, extents in zip(
-            (GROUP.A, GROUP.B), ([(m, k) for m, _, k in sizes], [(k, n) for _, n, k in sizes]), strict=True
-        )
-    )
-    made = [poisoned(GROUP, m, n) for m, n, _ in sizes]
-    arguments = GemmGroupedArguments(
-        GROUP, sizes, As, Bs, [D for D, _ in made], [D for D, _ in made], output_op=GROUP.epilogue_type(SCALE, 0.0)
-    )
-    GROUP.run(arguments)
-    arguments.sync()
-    for A, B, (D, around) in zip(As, Bs, made, strict=True):
-        assert D.equal((SCALE * (A.double() @ B.double())).to(D.dtype)) and around.isnan().all()
 
 
 def some_of(candidates: Any) -> list[Any]:

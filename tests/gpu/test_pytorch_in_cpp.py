@@ -10,23 +10,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-<<<<<<< HEAD
 from typing import Any
-=======
->>>>>>> wG
 
 import pytest
 
 import pycutlass
 
 torch = pytest.importorskip("torch")
-<<<<<<< HEAD
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from pycutlass.pytorch import load_native  # noqa: E402
-=======
->>>>>>> wG
 
 #: What else has loaded the kernels of the library in the process.
 BESIDE = {
@@ -117,7 +111,6 @@ def _name(frame: re.Match[str]) -> str:
     except OSError:  # it is not installed
         return frame[0]
     return f"{frame[0]} {' '.join(said.stdout.split())}"
-<<<<<<< HEAD
 
 
 class Exported(nn.Module):
@@ -147,5 +140,3 @@ def test_a_package_of_aot_inductor_runs_a_library_of_kernels(tmp_path: Path) -> 
         made = layer(x[:count], weight, bias)
         wanted = functional.gelu(functional.linear(x[:count].double(), weight.double(), bias.double()))
         torch.testing.assert_close(made.double(), wanted, rtol=8e-3, atol=8e-3)
-=======
->>>>>>> wG

@@ -214,7 +214,16 @@ class _Ampere(KernelFamily):
             raise DescriptionError(f"{reason}; {', or '.join(remedies)}")
 
     def check_group(self, kernel: Gemm, mode: SchedulerMode) -> None:
-        """Take any: tiles are visited row by row whatever the swizzle is, and either side may schedule them."""
+        """Refuse operands of two types, and take any other: tiles are visited row by row whatever the swizzle is.
+
+        CUTLASS's kernel (gemm_grouped.h) takes the addresses of A and of B by one expression, so they have one type.
+        """
+        math = kernel.tile_description.math_instruction
+        if math.a is not math.b:
+            raise DescriptionError(
+                f"the operands of a group have one type, got A of {math.a} and B of {math.b}: convert one of them, or "
+                f"describe each product, or a batch, as a GemmOperationUniversal"
+            )
 
     def shared_bytes(
         self,
