@@ -59,13 +59,25 @@ int get_entry_point(char const* symbol, void** function, unsigned int) {
   return CUDA_SUCCESS;
 }
 
-/// A path that names file descriptor `fd` and that no earlier call has used: dlopen compares paths as text before it
-/// looks at the file, and would hand out the first library again once the number of a closed descriptor comes back.
+/// Whether a library is loaded by this very path, which need not be the file that the path names now.
+bool is_loaded(std::string const& path) {
+  void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (library) dlclose(library);
+  return library != nullptr;
+}
+
+/// A path that names file descriptor `fd` and that nothing is loaded by: dlopen compares paths as text before it looks
+/// at the file, and would hand out another library once the number of a closed descriptor comes back. Exported
+/// libraries load their kernels likewise (pycutlass/exports/c/kernel.c), so a count of one's own is not enough. While
+/// `fd` is open, no other thread can take the path.
 std::string unique_path(int fd) {
   static std::atomic<unsigned> counter{0};
-  std::string path = "/proc/self/fd";
-  for (unsigned rest = ++counter; rest != 0; rest >>= 1) path += (rest & 1) ? "/." : "//.";
-  return path + "/" + std::to_string(fd);
+  for (;;) {
+    std::string path = "/proc/self/fd";
+    for (unsigned rest = ++counter; rest != 0; rest >>= 1) path += (rest & 1) ? "/." : "//.";
+    path += "/" + std::to_string(fd);
+    if (!is_loaded(path)) return path;
+  }
 }
 
 void* load_shared_object(std::string_view image) {

@@ -21,6 +21,12 @@ def main() -> None:
     exact = np.maximum(x.astype(np.float64) @ w.T + bias, 0)
     compare("linear", pycutlass.linear(x, w, bias, pycutlass.relu), exact)
 
+    # Weights of int8 with a scale for each of their rows: the same kernel converts and scales them.
+    scales = np.abs(w).max(1, keepdims=True).astype(np.float32) / 127
+    rounded = np.rint(w / scales).astype(np.int8)
+    exact = x.astype(np.float64) @ (rounded * scales.astype(np.float64)).T
+    compare("linear, weights of int8", pycutlass.linear(x, rounded, scales=(1.0, scales.ravel())), exact)
+
     # A plan is for one N and K and for any M.
     plan = pycutlass.Gemm(a, b)
     for rows in (1, 16, 64):

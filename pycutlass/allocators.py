@@ -27,6 +27,7 @@ __all__ = [
     "chosen",
     "set_allocator",
     "take",
+    "takes_back_under_capture",
 ]
 
 _LEGACY = (0, 1)  # handles of the legacy default stream
@@ -258,6 +259,15 @@ def take(allocator: Allocator, size: int, stream: _core.Stream) -> int:
         allocator.deallocate(pointer, size, stream)
         raise ArgumentError(f"allocate of {name} must return addresses aligned to {_ALIGNMENT}, got {pointer:#x}")
     return pointer
+
+
+def takes_back_under_capture(allocator: Allocator, pointer: int, stream: _core.Stream) -> bool:
+    """Return whether memory may go back to `allocator` while `stream` is captured.
+
+    Torch marks nothing where the memory was taken on that stream, and has to have it when the capture ends: what is
+    alive then in a graph's pool is a tensor that somebody uses, as `torch.compile` sees it.
+    """
+    return isinstance(allocator, TorchAllocator) and allocator._held[pointer][1] == stream
 
 
 def _meant(allocator: Any) -> Allocator | None:

@@ -73,6 +73,8 @@ class MathOperation(Choice):
     ``multiply_add_fast_f16``, ``_bf16`` and ``_f32`` take f32 operands and round or split them.
     ``multiply_add_fast_accum`` leaves the sums of 8-bit floats to Hopper's tensor cores, which keep about 14 bits of
     them; ``multiply_add`` adds each few of these up in f32, which costs time and registers.
+    ``multiply_add_mixed_input_upcast`` takes a float of 16 bits and an integer of 8 bits, which it converts to that
+    float in registers.
 
     Examples
     --------
@@ -89,6 +91,7 @@ MathOperation.multiply_add_fast_f32)
     multiply_add_fast_bf16 = "multiply_add_fast_bf16"
     multiply_add_fast_f32 = "multiply_add_fast_f32"
     multiply_add_fast_accum = "multiply_add_fast_accum"
+    multiply_add_mixed_input_upcast = "multiply_add_mixed_input_upcast"
 
     def __repr__(self) -> str:
         return f"MathOperation.{self.name}"

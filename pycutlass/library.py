@@ -30,6 +30,7 @@ _OPERATION_CPP = {
     MathOperation.multiply_add_fast_bf16: "cutlass::arch::OpMultiplyAddFastBF16",
     MathOperation.multiply_add_fast_f32: "cutlass::arch::OpMultiplyAddFastF32",
     MathOperation.multiply_add_fast_accum: "cutlass::arch::OpMultiplyAddFastAccum",
+    MathOperation.multiply_add_mixed_input_upcast: "cutlass::arch::OpMultiplyAddMixedInputUpcast",
 }
 
 _OPERATION_TAGS = {
@@ -71,7 +72,8 @@ class MathInstruction(Value):
         instruction follows from the tile.
     element_a, element_b, element_accumulator : element types of ``cutlass``
         Types of the operands and of the accumulator. Operands of two types are e4m3 and e5m2, or int8 and uint8,
-        which Hopper-native kernels multiply.
+        which Hopper-native kernels multiply; or float16 or bfloat16 and int8 or uint8 in either order, which
+        Ampere-style kernels multiply by ``multiply_add_mixed_input_upcast``.
     opcode_class : cutlass.OpClass
         TensorOp or Simt.
     math_operation : MathOperation
@@ -129,7 +131,7 @@ MathOperation.multiply_add)
             family=AMPERE if self.instruction_shape is not None else GEMV if self.opcode_class == _SIMT else SM90,
         )
         adds = self.math_operation is MathOperation.multiply_add
-        if of_tensor_cores and a.is_integer and adds and self.instruction_shape is not None:
+        if of_tensor_cores and a.is_integer and b.is_integer and adds and self.instruction_shape is not None:
             # mma.sync has one way to add up integers; the original's scripts call it by either name.
             object.__setattr__(self, "math_operation", MathOperation.multiply_add_saturate)
         self.__dict__["operator_cpp"] = _OPERATION_CPP[self.math_operation]

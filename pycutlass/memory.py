@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pycutlass import _core, device
-from pycutlass.allocators import Allocator, take
+from pycutlass.allocators import Allocator, take, takes_back_under_capture
 from pycutlass.calls import public, shown
 from pycutlass.deferred_release import later, let_go
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, DriverError, PoolError, ToolkitError
@@ -147,9 +147,9 @@ class DeviceBuffer:
 
 
 def _give_back(pool: Allocator, pointer: int, size: int, stream: _core.Stream) -> bool:
-    """Give memory back; not while its stream is captured: the pool's mark on it would become a part of the graph."""
+    """Give memory back; False, and it is not, while its stream is captured and a mark on that would be of the graph."""
     try:
-        if stream.is_capturing():
+        if stream.is_capturing() and not takes_back_under_capture(pool, pointer, stream):
             return False
         pool.deallocate(pointer, size, stream)
     except DriverError:  # of a driver that has ended, or of a process that has been forked: the memory is not ours

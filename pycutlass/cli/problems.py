@@ -63,7 +63,8 @@ Layout = Annotated[
     str | None, typer.Option(help=f"Of A and B, t by rows, n by columns: {', '.join(LAYOUTS)}. Default: tn.")
 ]
 EpilogueName = Annotated[
-    str | None, typer.Option(help="An activation, such as gelu, or a ready-made function, such as bias_gelu.")
+    str | None,
+    typer.Option(help="An activation (gelu), a ready-made function (bias_gelu), or your own (file.py:name)."),
 ]
 Source = Annotated[str | None, typer.Option(help="What is added before an activation: matrix or bias.")]
 

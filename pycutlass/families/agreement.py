@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
 from pycutlass.families.other_family import listed
 from pycutlass.families.parts import Epilogue, Math, Tensor, changed
 from pycutlass.types import Element
 
-__all__ = ["check_alignments", "mended", "or_instruction", "retyped", "with_alignments"]
+__all__ = ["check_alignments", "mended", "or_instruction", "or_upcast", "retyped", "with_alignments"]
+
+_UPCAST = MathOperation.multiply_add_mixed_input_upcast
 
 
 def retyped(operand: Tensor, kind: Element) -> str:
@@ -25,6 +28,17 @@ def or_instruction(math: Math, A: Tensor, B: Tensor) -> str:
     except DescriptionError:
         return ""
     return f", or give the math instruction element_a={A.type} and element_b={B.type}"
+
+
+def or_upcast(math: Math) -> str:
+    """Return what Ampere-style instruction to give for operands of which one is converted to the other's type."""
+    kinds = {math.a.short, math.b.short}
+    if not (kinds & {"f16", "bf16"} and kinds & {"s8", "u8"}):
+        return ""
+    return (
+        f", or give instruction_shape=[16, 8, 16], opcode_class=cutlass.OpClass.TensorOp and "
+        f"math_operation={_UPCAST!r} for an Ampere-style kernel that converts it in registers"
+    )
 
 
 def mended(

@@ -195,6 +195,10 @@ class Epilogue(Protocol):
         """Type that scalars and sums are computed in."""
 
     @property
+    def ports(self) -> Any:
+        """Vectors and matrices beside C and D, read or written: `Port`s."""
+
+    @property
     def outputs(self) -> Any:
         """What is written beside D: `Port`s."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pycutlass import _core
+from pycutlass.calls import counted
 from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
 from pycutlass.errors import DescriptionError
 from pycutlass.families.nearest_products import of_same_types
@@ -25,7 +26,7 @@ from pycutlass.families.sm90_multicast import check_slices
 from pycutlass.families.sm90_products import (
     PRODUCTS,
     accumulator_registers,
-    clean_registers,
+    clean_beside,
     is_fast,
     is_one_instruction,
     most_registers,
@@ -61,6 +62,7 @@ class _Sm90(KernelFamily):
 
     _beside = ", those of the epilogue included,"
     _written_by_trees = ()
+    _pairs = ", or e4m3 and e5m2, or int8 and uint8"
 
     def _why_not(self, math: Math) -> str:
         if reason := super()._why_not(math):
@@ -382,10 +384,13 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
     registers, is_loaded = accumulator_registers(tile), is_cp_async(parts.A, parts.B)
     C = _loaded(parts.epilogue, SM90.gemm, parts.C, parts.D)
     is_stored = is_direct(parts.A, parts.B, C, parts.D)
-    clean, most = clean_registers(parts.D, direct=is_stored, cp_async=is_loaded), most_registers(cp_async=is_loaded)
+    clean = clean_beside(tile, parts.epilogue, parts.D, direct=is_stored, cp_async=is_loaded)
+    most = most_registers(cp_async=is_loaded)
     m, n, _ = tile.threadblock_shape
     needs = f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {tile.kernel_schedule!r}"
     columns = clean * n // registers // 16 * 16
+    ports = len(parts.epilogue.ports)
+    beside = f" and {counted(ports, 'tensor')} of the epilogue" if ports else ""
     if registers > most:  # other kernels are refused with the tile
         raise DescriptionError(
             f"{needs}, and a kernel that loads A and B of alignment {parts.A.alignment} and {parts.B.alignment} by "
@@ -393,8 +398,8 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
         )
     if registers > clean:
         say_once(
-            f"{needs}, and beyond {clean} of them for C of {parts.D.type} the kernel may be slower: registers spill, "
-            f"and from 216 on instructions wait for each other; at most {columns} columns do not spill"
+            f"{needs}, and beyond {clean} of them for C of {parts.D.type}{beside} the kernel may be slower: registers "
+            f"spill, and from 216 on instructions wait for each other; at most {columns} columns do not spill"
         )
     elif spills(tile, parts):
         m, n, k = tile.threadblock_shape

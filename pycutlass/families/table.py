@@ -15,7 +15,7 @@ from pycutlass import _core
 from pycutlass.calls import meant, shown
 from pycutlass.enums import KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.agreement import mended, or_instruction, retyped
+from pycutlass.families.agreement import mended, or_instruction, or_upcast, retyped
 from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Product, Tensor, Tile, changed
 from pycutlass.types import ELEMENTS, Element
 
@@ -91,6 +91,8 @@ class KernelFamily(ABC):
 
     #: What trees of visitors write alone, and no functor of CUTLASS's.
     _written_by_trees: ClassVar[tuple[str, ...]] = ("e4m3", "e5m2")
+    #: Which operands of two types are multiplied, for messages.
+    _pairs: ClassVar[str] = ""
 
     name: str
     products: tuple[Product, ...]
@@ -125,11 +127,10 @@ class KernelFamily(ABC):
 
     def _why_not(self, math: Math) -> str:
         """Return what there is in place of an instruction."""
-        mixed = ", or e4m3 and e5m2, or int8 and uint8" if any(row.a != row.b for row in self.products) else ""
         if math.a is not math.b and not any((row.a, row.b) == (math.a.short, math.b.short) for row in self.products):
             return (
                 f"element_a and element_b must be the same type, got {math.a} and {math.b}: {self.name} kernels "
-                f"multiply operands of one type{mixed}, so convert one of them"
+                f"multiply operands of one type{self._pairs}, so convert one of them{or_upcast(math)}"
             )
         return ""
 
@@ -180,11 +181,12 @@ class KernelFamily(ABC):
             )
 
     def _refuse_operands(self, math: Math, A: Tensor, B: Tensor) -> NoReturn:
-        others = {name: each for name, each, of in (("A", A, math.a), ("B", B, math.b)) if each.type is not of}
-        has = " and ".join(f"operand {name} is {operand.type}" for name, operand in others.items())
-        made = " and ".join(f"{name} with {retyped(operand, math.a)}" for name, operand in others.items())
+        others = [(name, each, of) for name, each, of in (("A", A, math.a), ("B", B, math.b)) if each.type is not of]
+        has = " and ".join(f"operand {name} is {operand.type}" for name, operand, _ in others)
+        made = " and ".join(f"{name} with {retyped(operand, of)}" for name, operand, of in others)
+        types = f"{math.a}" if math.a is math.b else f"{math.a} with {math.b}"
         raise DescriptionError(
-            f"{has}, the math instruction multiplies {math.a}: describe {made}{or_instruction(math, A, B)}"
+            f"{has}, the math instruction multiplies {types}: describe {made}{or_instruction(math, A, B)}"
         )
 
     def stored_alignment(self, math: Math, D: Tensor) -> int | None:

@@ -235,7 +235,9 @@ class GroupedLaunch(DeviceLaunch):
             return
         if held is not None and held.size < size:
             size *= 2  # what has grown once will again: `resize` finds room
-        if held is None or held.size < size:
+        # Memory of a chosen allocator may be a graph's own. What the host sends there has to outlive the graph, too.
+        is_of_graph = self._allocator is not None and isinstance(prepared.problem, TableProblem)
+        if not is_of_graph and (held is None or held.size < size):
             self._check_stream(prepared)
         self._buffer(prepared, "table", size)
         table = prepared.buffers.get("table") or self._buffers["table"]

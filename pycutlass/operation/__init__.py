@@ -7,7 +7,7 @@ from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.operation.problems import GemmProblemSize, ReductionProblemSize
 from pycutlass.operation.reduction import ReductionOperation
 from pycutlass.operation.support import Support
-from pycutlass.operation.tiles import tile_descriptions
+from pycutlass.operation.tiles import native_tiles_among, tile_descriptions
 from pycutlass.operation.waves import TileUse, tile_use
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "ReductionProblemSize",
     "Support",
     "TileUse",
+    "native_tiles_among",
     "tile_descriptions",
     "tile_use",
 ]

@@ -21,6 +21,10 @@ def check_layouts(operation: Described) -> None:
     """Check that the layouts go together, and that there is such a convolution of integers."""
     layouts = (operation.A.layout, operation.B.layout, operation.C.layout)
     math = operation.tile_description.math_instruction
+    if math.a is not math.b:
+        raise DescriptionError(
+            f"convolutions multiply operands of one type, got {math.a} and {math.b}: convert one of them"
+        )
     if math.a.is_integer and (operation.conv_kind is not _Operator.fprop or not math.is_tensor_op):
         raise DescriptionError(
             f"int8 convolution is fprop by TensorOp; got {operation.conv_kind.name} by {math.opcode_class.name}"

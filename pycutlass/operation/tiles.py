@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pycutlass.calls import public
 from pycutlass.enums import KernelSchedule
@@ -11,7 +11,7 @@ from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import GEMV, SM90
 from pycutlass.families.gemv import gemv_shapes
 from pycutlass.families.parts import changed
-from pycutlass.families.sm90_products import accumulator_registers, clean_registers
+from pycutlass.families.sm90_products import accumulator_registers, clean_beside
 from pycutlass.families.sm90_register_a import spills
 from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TileDescription
@@ -19,7 +19,7 @@ from pycutlass.log import silent
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.gemm import GemmOperationUniversal
 
-__all__ = ["tile_descriptions"]
+__all__ = ["native_tiles_among", "tile_descriptions"]
 
 #: Bytes of K in a tile, and threadblocks of a cluster, of the Hopper-native tiles that are listed.
 _DEPTHS, _CLUSTERS = (128, 256), ((1, 1), (2, 1), (1, 2), (2, 2))
@@ -52,8 +52,8 @@ def tile_descriptions(
     """Return the tiles that an operation of the same types, layouts and epilogue can have, in a fixed order.
 
     Each makes a valid description together with what else `like` has. Of Hopper-native tiles those are listed whose
-    sums leave a plain epilogue enough registers; a function with many tensors may spill all the same, which build
-    reports say. Larger tiles come first. The list is not all that descriptions accept, but what is worth trying.
+    sums leave the epilogue enough registers; a function that computes much may spill all the same, which build reports
+    say. Larger tiles come first. The list is not all that descriptions accept, but what is worth trying.
 
     Parameters
     ----------
@@ -103,6 +103,15 @@ def tile_descriptions(
         return tuple(tile for tile in drawn if _is_taken(like, capability, tile))
 
 
+def native_tiles_among(
+    like: GemmOperationUniversal, is_wanted: Callable[[TileDescription], bool]
+) -> tuple[TileDescription, ...]:
+    """Return those tiles of `tile_descriptions` for Hopper that are wanted: the others are not looked at."""
+    capability = next(iter(SM90.shared_memory))
+    with silent():
+        return tuple(tile for tile in _native(like) if is_wanted(tile) and _is_taken(like, capability, tile))
+
+
 def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
     """Yield Hopper-native tiles, the largest first."""
     math = _instruction(like, None)
@@ -110,7 +119,6 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
         return
     cp_async, direct = SM90.copies_of(like)
     parts = SM90.parts_of(like)
-    clean = clean_registers(parts.D, direct=direct, cp_async=cp_async)
     depths, clusters = (_CP_ASYNC_DEPTHS, _CP_ASYNC_CLUSTERS) if cp_async else (_DEPTHS, _CLUSTERS)
     for schedule, depth in itertools.product(_ROWS, depths):
         shapes = itertools.product(_ROWS[schedule], _COLUMNS)
@@ -119,6 +127,7 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
                 tile = TileDescription((m, n, depth * 8 // math.a.bits), None, None, math, (*cluster, 1), schedule)
             except DescriptionError:
                 continue
+            clean = clean_beside(tile, parts.epilogue, parts.D, direct=direct, cp_async=cp_async)
             if accumulator_registers(tile) <= clean and not spills(tile, parts):
                 yield tile
 
@@ -130,9 +139,10 @@ def _ampere(like: GemmOperationUniversal | Conv2dOperation) -> Iterator[TileDesc
     math = next((found for shape in (own, *shapes) if shape and (found := _instruction(like, shape))), None)
     if math is None:
         return
+    wider = max(math.a.bits, math.b.bits)
     for depth, stages, (m, n, across, down) in itertools.product(_AMPERE_DEPTHS, _AMPERE_STAGES, _AMPERE_TILES):
         try:
-            yield TileDescription((m, n, depth * 8 // math.a.bits), stages, (across, down, 1), math)
+            yield TileDescription((m, n, depth * 8 // wider), stages, (across, down, 1), math)
         except DescriptionError:
             continue
 

@@ -16,7 +16,7 @@ from pycutlass.families.gemv import gemv_shapes
 from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TileDescription
 from pycutlass.log import silent
-from pycutlass.operation import GemmOperationUniversal, tile_descriptions
+from pycutlass.operation import GemmOperationUniversal, native_tiles_among, tile_descriptions
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.kind import GemmKind
 
@@ -57,6 +57,16 @@ _PARALLEL = (
     *((_COOPERATIVE, (128, 256), (2, 1)), (_COOPERATIVE, (256, 128), (1, 2))),
 )
 _SLICES, _SWAPPED_SLICES, _SERIAL_SLICES = (2, 3, 4, 6, 8, 12, 16, 32), (2, 4, 8, 16), (2, 3, 4, 6, 8, 12, 16)
+#: Schedule, rows, columns and cluster of all Hopper-native tiles that are listed: others are not even described.
+_PLACES = frozenset(
+    (
+        *((schedule, rows, columns, *cluster) for schedule, rows, widths, clusters in _NATIVE
+          for columns, cluster in itertools.product(widths, clusters)),
+        *((_COOPERATIVE, *shape, *cluster) for shape, cluster in _STREAM_K),
+        *((schedule, *shape, *cluster) for schedule, shape, cluster in _PARALLEL),
+    )
+)  # fmt: skip
+_SWAPPED_PLACES = frozenset((*each, columns, 1, 1) for each in _SWAPPED for columns in _SWAPPED_COLUMNS)
 #: From this many elements of D on, tiles are large enough for so many of them to share lines in the L2 cache that the
 #: order in which they are visited matters.
 LARGE = 128 * 128
@@ -176,8 +186,8 @@ def _tiles_by_plane(kind: GemmKind) -> dict[Any, list[TileDescription]]:
     """Return Hopper-native tiles by schedule, rows, columns and cluster: those of different depths, the usual first."""
     like = _first_native(kind)
     tiles: dict[Any, list[TileDescription]] = {}
-    for tile in () if like is None else tile_descriptions(like):
-        tiles.setdefault((*_plane(tile), *_cluster(tile)), []).append(tile)
+    for tile in () if like is None else native_tiles_among(like, lambda tile: _place(tile) in _PLACES):
+        tiles.setdefault(_place(tile), []).append(tile)
     return tiles
 
 
@@ -204,9 +214,8 @@ def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
 def _swapped(kind: GemmKind, like: GemmOperationUniversal, batched: bool) -> Iterator[Candidate]:
     """Yield kernels of the transposed problem: their columns are rows of the problem, of which there are few."""
     of_plane: dict[Any, list[TileDescription]] = {}
-    for tile in tile_descriptions(like):
-        if _cluster(tile) == (1, 1):
-            of_plane.setdefault(_plane(tile), []).append(tile)
+    for tile in native_tiles_among(like, lambda tile: _place(tile) in _SWAPPED_PLACES):
+        of_plane.setdefault(_plane(tile), []).append(tile)
     for (schedule, rows), columns in itertools.product(_SWAPPED, _SWAPPED_COLUMNS):
         for tile in of_plane.get((schedule, rows, columns), [])[:2]:
             yield from _made(kind, tile, swap_ab=True)
@@ -344,6 +353,7 @@ def _plane(tile: TileDescription) -> tuple[Any, int, int]:
     return tile.kernel_schedule, tile.threadblock_shape[0], tile.threadblock_shape[1]
 
 
-def _cluster(tile: TileDescription) -> _Shape:
+def _place(tile: TileDescription) -> tuple[Any, ...]:
+    """Return schedule, rows, columns and cluster of a tile."""
     cluster = tile.cluster_shape or (1, 1, 1)
-    return cluster[0], cluster[1]
+    return (*_plane(tile), cluster[0], cluster[1])

@@ -24,6 +24,7 @@ from pycutlass.plan.group import Group
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_parts import Divided, Part, Stacked, Vectors
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.launches import workspace_of
 from pycutlass.plan.readings import place
 
 __all__ = ["DeviceGroup", "DeviceLaunch"]
@@ -244,16 +245,17 @@ class DeviceLaunch:
     ) -> None:
         self._operation = candidate.operation
         tables, self._strides = group.tables(), group.strides()
-        self._arguments = GemmGroupedArguments.from_device(
-            self._operation,
-            len(tables["problem_sizes"]),
-            tables["problem_sizes"],
-            *(tables.get(letter) for letter in "ABCD"),
-            **{name: self._strides[name] for name in ("lda", "ldb", "ldc", "ldd")},
-            output_op=self._operation.epilogue_type(**scalars),
-            most_tiles=most_tiles,
-            epilogue=group.epilogue_of(tables, self._strides) or None,
-        )
+        with workspace_of(takes_torch_memory=True):
+            self._arguments = GemmGroupedArguments.from_device(
+                self._operation,
+                len(tables["problem_sizes"]),
+                tables["problem_sizes"],
+                *(tables.get(letter) for letter in "ABCD"),
+                **{name: self._strides[name] for name in ("lda", "ldb", "ldc", "ldd")},
+                output_op=self._operation.epilogue_type(**scalars),
+                most_tiles=most_tiles,
+                epilogue=group.epilogue_of(tables, self._strides) or None,
+            )
         self._tensors = group
 
     def exchange(self, group: DeviceGroup) -> None:

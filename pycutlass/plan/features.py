@@ -65,9 +65,10 @@ def product_class(math: MathInstruction) -> str:
         return "simt"
     if math.math_operation is MathOperation.multiply_add_fast_f32:
         return "3xtf32"
-    if math.a.short in ("s8", "u8", "s4", "u4", "b1"):
+    multiplied = math.a if math.a.bits > math.b.bits else math.b  # the wider type, to which the other is converted
+    if multiplied.short in ("s8", "u8", "s4", "u4", "b1"):
         return "s8"
-    return _BYTE_CLASSES.get(math.a.short, "tf32")
+    return _BYTE_CLASSES.get(multiplied.short, "tf32")
 
 
 def tile_class(candidate: Modelled) -> str:

@@ -18,7 +18,7 @@ from pycutlass.plan.choices import Choices
 from pycutlass.plan.forms import lies, maker_of, new_tensor
 from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, is_gated, kind_of
+from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, decisive, is_gated, kind_of
 from pycutlass.plan.launches import Launch
 from pycutlass.plan.pick import Ranked, ranking, refused
 from pycutlass.plan.readings import (
@@ -104,7 +104,7 @@ class Gemm(Plan[Candidate, _Size]):
         size, batch = size_of(views["a"], views["b"])
         types = element_of("a", views["a"]), element_of("b", views["b"])
         # A vector lies either way: of 8 bits, most kernels take elements of K that are adjacent.
-        either = (True, False) if types[0].bits == _BYTE else (None, None)
+        either = (True if types[0].bits == _BYTE else None, False if types[1].bits == _BYTE else None)
         of_a, of_b = (checked_form(*each) for each in zip("ab", (views["a"], views["b"]), types, either, strict=True))
         wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision)
         if out is not None:
@@ -113,11 +113,11 @@ class Gemm(Plan[Candidate, _Size]):
             if out_dtype is None and not hasattr(epilogue, "output"):  # an epilogue with types has its own
                 wanted = replace(wanted, out_dtype=of_out.tag)
         views |= {name: view_of(name, each) for name, each in (("c", c), ("bias", bias)) if each is not None}
-        of_d = packed_form(columns_of(epilogue)(size[1]), wanted.output(types[0]))
+        of_d = packed_form(columns_of(epilogue)(size[1]), wanted.output(decisive(*types)))
         if out is not None:
             of_d = checked_form("out", views["out"], of_out, _by_rows_if_either(views, epilogue))
         for name in ("c", "bias"):
-            check_added_type(name, views.get(name), wanted.output(types[0]))
+            check_added_type(name, views.get(name), wanted.output(decisive(*types)))
         addition = Addition.of(views, size, batch, of_d, epilogue, beta)
         self._added = addition.added
         wanted = replace(wanted, epilogue=addition.epilogue)

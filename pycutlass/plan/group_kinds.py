@@ -12,7 +12,7 @@ from pycutlass.plan.added import Added, Addition
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_parts import Part, element_of_all, form_of_all
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, columns_of, is_gated, kind_of
+from pycutlass.plan.kinds import Wanted, check_types, columns_of, is_gated, kind_of
 from pycutlass.plan.options import check_gradients
 from pycutlass.plan.readings import device_of
 from pycutlass.spec import view_of
@@ -72,6 +72,7 @@ def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind
     check_pairs(group, wanted.epilogue)
     columns = columns_of(wanted.epilogue)
     elements = group.elements()
+    check_types(*elements, ("xs", "ws"))
     of_a, of_b = group.forms()
     if target is None:
         of_d = group.form_of_new(wanted.output(elements[0]), columns)

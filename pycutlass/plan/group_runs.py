@@ -66,8 +66,13 @@ class Runs:
         self._launch(launch, problems.is_host, stream)
 
     def run_on_device(self, candidate: GroupCandidate, group: DeviceGroup, is_kept: bool) -> None:
-        """Do the same with a group whose sizes the device alone knows."""
-        is_captured, most = group.is_captured, group.most_tiles(candidate)
+        """Do the same with a group whose sizes the device alone knows.
+
+        While a graph is captured, tables and what the kernel writes to are memory of that graph, for no other launch.
+        Nothing here keeps them: the graph does.
+        """
+        is_kept = is_kept and not group.is_captured
+        most = group.most_tiles(candidate)
         key = candidate, most, group.key
         launch = self._kept.get(key) if is_kept else None
         if launch is None:
@@ -76,8 +81,6 @@ class Runs:
         else:
             launch.exchange(group)
         launch.run()
-        if is_captured:
-            self._leave_to_graph(launch)
 
     def again(self, xs: list[Any], ws: Any, cs: Any, out: Any, stream: Any) -> Any:
         """Launch lists of tensors of the very extents of this thread's last lists, and return what they are written to.

@@ -30,14 +30,17 @@ __all__ = [
     "check_epilogue",
     "check_types",
     "columns_of",
+    "decisive",
     "epilogue_of",
     "is_gated",
+    "is_upcast",
     "kind_of",
     "loads_singly",
     "multiplied",
 ]
 
 _PAIR = 2  # columns
+_HALF = 16  # bits
 _PRECISIONS = ("float32", "tf32", "3xtf32")
 
 
@@ -96,7 +99,7 @@ def kind_of(
     DescriptionError
         An epilogue that cannot be computed or written so.
     """
-    check_types(a, b, names)
+    check_types(a, b, names, upcast=True)
     check_epilogue(wanted.epilogue)
     of_a, of_b, of_c, of_d = forms
     if is_gated(wanted.epilogue) and not of_d.is_row_major:
@@ -104,8 +107,8 @@ def kind_of(
             f"the epilogue {shown(wanted.epilogue)} combines pairs of columns, which threads have side by side where "
             f"elements of rows are adjacent, and those of out are not: pass an out whose rows are adjacent"
         )
-    out = wanted.output(a)
-    accumulator = accumulator_of(a, wanted)
+    of = decisive(a, b)
+    out, accumulator = wanted.output(of), accumulator_of(of, wanted)
     element_a, element_b, math = multiplied(a, b, wanted.precision)
     if loads_singly(a, element_a, math):
         of_a, of_b = replace(of_a, alignment=1), replace(of_b, alignment=1)
@@ -138,15 +141,30 @@ def _description(of: Element, form: Form) -> TensorDescription:
     return TensorDescription(of.tag, layout, min(form.alignment, 128 // of.bits))
 
 
-def check_types(a: Element, b: Element, names: tuple[str, str] = ("a", "b")) -> None:
-    """Raise ArgumentError for types that are not multiplied with each other; `names` are the caller's."""
-    if a is b or (a.is_byte and b.is_byte) or (a.is_float8 and b.is_float8):
+def check_types(a: Element, b: Element, names: tuple[str, str] = ("a", "b"), *, upcast: bool = False) -> None:
+    """Raise ArgumentError for types that are not multiplied with each other; `names` are the caller's.
+
+    With `upcast`, kernels are considered that convert one operand to the type of the other one.
+    """
+    if a is b or (a.is_byte and b.is_byte) or (a.is_float8 and b.is_float8) or (upcast and is_upcast(a, b)):
         return
     wider = a if a.bits > b.bits else b
+    also = ", float16 or bfloat16 with int8 or uint8" if upcast else ""
     raise ArgumentError(
         f"{names[0]} is {a.dtype_name} and {names[1]} is {b.dtype_name}: kernels multiply equal types, int8 with "
-        f"uint8, and one float of 8 bits with another. Convert one, for example to {wider.dtype_name}"
+        f"uint8{also}, and one float of 8 bits with another. Convert one, for example to {wider.dtype_name}"
     )
+
+
+def is_upcast(a: Element, b: Element) -> bool:
+    """Return whether one of two operands is an integer of 8 bits, and is converted to the other one's 16-bit float."""
+    wide, narrow = (a, b) if a.bits > b.bits else (b, a)
+    return narrow.is_byte and wide.bits == _HALF and not wide.is_integer
+
+
+def decisive(a: Element, b: Element) -> Element:
+    """Return the operands' type by which those of sums and result are chosen: the float's, where one is an integer."""
+    return b if a.is_integer and not b.is_integer else a
 
 
 def accumulator_of(a: Element, wanted: Wanted) -> Element:
@@ -162,7 +180,8 @@ def multiplied(a: Element, b: Element, precision: str | None) -> tuple[Any, Any,
     if a.short != "f32":
         if precision is not None:
             raise ArgumentError(f"precision={precision!r} is for operands of float32, and these are {a.dtype_name}")
-        return a.tag, b.tag, MathOperation.multiply_add
+        upcast = MathOperation.multiply_add_mixed_input_upcast
+        return a.tag, b.tag, upcast if is_upcast(a, b) else MathOperation.multiply_add
     if precision == "tf32":
         return cutlass.tfloat32, cutlass.tfloat32, MathOperation.multiply_add
     if precision == "3xtf32":

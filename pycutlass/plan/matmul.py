@@ -11,7 +11,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gemm import Gemm
-from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of
+from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, decisive
 from pycutlass.plan.options import KeptPlans, bad_options, check_gradients, check_with_plan, scalars_among
 from pycutlass.plan.readings import element_of, is_number, named_inputs, needs_source
 from pycutlass.plan.scales import NO_SCALES, Scales
@@ -53,7 +53,9 @@ def matmul(
     ----------
     a, b : tensor
         Matrices, vectors, or batches of matrices, which broadcast against each other. Tensors of torch, NumPy and CuPy,
-        and objects with ``__dlpack__``, of equal types, or of two types of 8 bits that kernels multiply.
+        and objects with ``__dlpack__``, of equal types, or of two types of 8 bits that kernels multiply; or one of
+        float16 or bfloat16 and the other of int8 or uint8, which the kernel converts in registers. Elements of K must
+        be adjacent in the latter, and there are multiples of 4 of them: `w.T` of weights by rows.
     c : tensor, optional
         What is added, of the shape of the product; a vector is a bias of one number for each column.
     alpha, beta : number
@@ -68,7 +70,8 @@ def matmul(
     out : tensor, optional
         Where the result is written.
     out_dtype : element type, optional
-        Type of the result: by default that of `out`, else that of `a`, of integers int32, of floats of 8 bits bfloat16.
+        Type of the result: by default that of `out`, else that of `a`, of integers int32, of floats of 8 bits bfloat16,
+        of a float and an integer the float's.
     accumulator_dtype : element type, optional
         What is summed up in.
     precision : str, optional
@@ -150,13 +153,13 @@ def matmul(
             f"with a column of zeros"
         )
     if scales is not None:
-        of_a = element_of("a", views["a"])
-        if out_dtype is None and out is None and of_a.is_integer:
+        of = decisive(*(element_of(name, views[name]) for name in "ab"))
+        if out_dtype is None and out is None and of.is_integer:
             out_dtype = cutlass.float32
-        written = element_of("out", views["out"]) if out is not None else Wanted(epilogue, out_dtype).output(of_a)
+        written = element_of("out", views["out"]) if out is not None else Wanted(epilogue, out_dtype).output(of)
         scaled.check_output(written)
     if scaled.views:
-        epilogue, ports = scaled.epilogue(epilogue, product, views["a"].device, of_a)
+        epilogue, ports = scaled.epilogue(epilogue, product, views["a"].device, of)
         if epilogue_inputs is not None and (twice := sorted(set(ports) & set(epilogue_inputs))):
             raise ArgumentError(f"{', '.join(twice)} in epilogue_inputs and scales are given, which are the same")
         epilogue_inputs = {**(epilogue_inputs or {}), **ports}

@@ -123,11 +123,13 @@ def tuned(problem_of: Callable[[str | None], Recorded[_Kernel]], source: str | N
     CacheError
         The database was named, by ``PYCUTLASS_DATABASE``, and cannot be used.
     """
+    database = _default_database(config.database_file() or config.cache_directory())
+    if database.is_empty:  # as most are: no compiler has to be asked what it is
+        return None
     try:
         machine = machine_of(ordinal)
     except ToolkitError:
         return None
-    database = _default_database(config.database_file() or config.cache_directory())
     sources = [None] if source is None else [source, None]
     asked = itertools.product(map(problem_of, sources), CONDITIONS)
     found = (fastest_measured(database, machine, *each) for each in asked)

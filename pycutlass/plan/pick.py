@@ -15,11 +15,12 @@ from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
 from pycutlass.plan.constants import Constants, constants_of, present_or_named
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.kinds import is_upcast
 from pycutlass.plan.model import Model
 from pycutlass.plan.predicted import Predicted, Ranked
 from pycutlass.types import ELEMENTS
 
-__all__ = ["Ranked", "pick", "ranking", "refused", "remedy_of", "where_planned"]
+__all__ = ["Ranked", "fastest", "pick", "ranking", "refused", "remedy_of", "where_planned"]
 
 _Mode = _core.GemmMode
 _NEAR = 1.01  # how much longer a kernel that is compiled already may take
@@ -139,6 +140,13 @@ def pick(
     return chosen
 
 
+def fastest(kind: GemmKind, m: int, n: int, k: int, gpu: Device) -> float | None:
+    """Return the microseconds of the likely fastest candidate for a product; None where no kernel takes it."""
+    predicted = _predicted(kind, m, n, k, None, gpu)
+    best = next(predicted.supported(), None)
+    return None if best is None else predicted.ranked(best).microseconds
+
+
 def _summation(candidate: Candidate) -> tuple[Any, ...]:
     """Return what decides in which order a candidate adds up products: those that agree in it agree in results.
 
@@ -205,6 +213,8 @@ def remedy_of(kind: GemmKind) -> str:
             ". Elements of K must be adjacent in A and B of 8-bit floats: A by rows, and B by columns, as w.T of "
             "weights by rows"
         )
+    if is_upcast(kind.A.type, kind.B.type):
+        return _remedy_of_upcast(kind)
     if any(operand.type.short == "u8" for operand in (kind.A, kind.B)):
         return (
             ". Only Hopper-native kernels multiply uint8, on compute capability 9.0: elements of K must be adjacent in "
@@ -224,6 +234,16 @@ def remedy_of(kind: GemmKind) -> str:
         named = ", ".join(each.name for each in ELEMENTS if each.short in written)
         return f". Kernels of {kind.A.type} write {named}, and none writes {kind.D.type} here: pass another out_dtype"
     return ""
+
+
+def _remedy_of_upcast(kind: GemmKind) -> str:
+    """Return what to change about a float and an integer that no kernel multiplies."""
+    wide, narrow = (kind.A, kind.B) if kind.A.type.bits > kind.B.type.bits else (kind.B, kind.A)
+    return (
+        f". Kernels convert {narrow.type} to {wide.type} where elements of K are adjacent in it, as in w.T of weights "
+        f"by rows, and lines of both operands are multiples of 4 bytes; they write float16, bfloat16, float32 or int8. "
+        f"Otherwise convert it before"
+    )
 
 
 @lru_cache(maxsize=64)  # as many as there are lists of candidates; each has a few arrays of their length

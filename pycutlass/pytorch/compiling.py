@@ -120,7 +120,7 @@ def compile_graph(
     example_inputs : sequence
         What it will be called with.
     mode : str, optional
-        Inductor's, such as ``"reduce-overhead"`` for CUDA graphs.
+        Inductor's, such as ``"reduce-overhead"`` for CUDA graphs. Default: that of the options.
     options : Options or dict, optional
         Which regions are taken, and what compiles the rest.
 
@@ -134,7 +134,7 @@ def compile_graph(
     made: Callable[..., Any] = (
         _with_eager_rest(model, example_inputs, chosen)
         if eager
-        else _with_inductor(model, example_inputs, mode, chosen)
+        else _with_inductor(model, example_inputs, chosen.mode if mode is None else mode, chosen)
     )
     return made
 

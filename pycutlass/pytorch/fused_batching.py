@@ -13,14 +13,14 @@ from pycutlass.pytorch.fused import FUSED_CONV2D, FUSED_MM
 from pycutlass.pytorch.fused_groups import FUSED_GROUPED_MM
 from pycutlass.pytorch.handles import Read, fused
 
-__all__ = ["RULES", "elements"]
+__all__ = ["RULES", "described", "elements", "leading"]
 
 Tensor = torch.Tensor
 
 
 def _fused_mm(info: Any, axes: Any, *args: Any) -> Any:
     mat_a, mat_b, epilogue, tensors, *scalars = _led(FUSED_MM, axes, args)
-    first = FUSED_MM(*_described(axes, (mat_a, mat_b, epilogue, tensors, *scalars)))
+    first = FUSED_MM(*described(axes, (mat_a, mat_b, epilogue, tensors, *scalars)))
     of_a, of_b = (each.dim() - (axis is not None) for each, axis in zip((mat_a, mat_b), axes, strict=False))
     if (of_a, of_b) != (2, 2):
         return _one_by_one(FUSED_MM, info, axes, (mat_a, mat_b, epilogue, tensors, *scalars))
@@ -44,7 +44,7 @@ def _of_batch(read: Read, tensor: Tensor, axis: int | None, rows: Any) -> Tensor
 
 def _fused_conv2d(info: Any, axes: Any, *args: Any) -> Any:
     given = _led(FUSED_CONV2D, axes, args)
-    first = FUSED_CONV2D(*_described(axes, given))
+    first = FUSED_CONV2D(*described(axes, given))
     input, weight, *geometry, epilogue, tensors = given[:8]
     made = fused(epilogue, input.dtype)
     is_more_images = axes[0] is not None and axes[1] is None and all(each.form == "matrix" for each in made.writes)
@@ -63,7 +63,7 @@ def _goes_by_images(read: Read, tensor: Tensor, axis: int | None) -> bool:
 
 def _fused_grouped_mm(info: Any, axes: Any, *args: Any, **options: Any) -> Any:
     given = _led(FUSED_GROUPED_MM, axes, args)
-    FUSED_GROUPED_MM(*_described(axes, given), **options)
+    FUSED_GROUPED_MM(*described(axes, given), **options)
     return _one_by_one(partial(FUSED_GROUPED_MM, **options), info, axes, given)
 
 
@@ -76,12 +76,13 @@ def _one_by_one(operator: Any, info: Any, axes: Any, given: tuple[Any, ...]) -> 
 def _led(operator: Any, axes: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return what an operator is given, with the batch of each tensor in front, and as autocast has it."""
     given = operands_as_autocast_has_them(operator, args)
-    return tuple(_leading(each, axis) for each, axis in zip(given, axes, strict=True))
+    return tuple(leading(each, axis) for each, axis in zip(given, axes, strict=True))
 
 
-def _leading(value: Any, axis: Any) -> Any:
+def leading(value: Any, axis: Any) -> Any:
+    """Return a tensor with its batch in front; another value as it is."""
     if isinstance(value, list | tuple) and isinstance(axis, list | tuple):
-        return [_leading(*each) for each in zip(value, axis, strict=True)]
+        return [leading(*each) for each in zip(value, axis, strict=True)]
     return value.movedim(axis, 0) if isinstance(value, Tensor) and axis is not None else value
 
 
@@ -97,7 +98,7 @@ def _chosen(value: Any, axis: Any, number: int) -> Any:
     return value[number] if isinstance(value, Tensor) and axis is not None else value
 
 
-def _described(axes: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
+def described(axes: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return what the operator is given for one of a batch, without memory: it refuses what does not fit."""
     return tuple(_without_memory(value) for value in next(elements(1, axes, given)))
 

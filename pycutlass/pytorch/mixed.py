@@ -1,7 +1,8 @@
-"""The operator for operands of 16 bits with weights of int8, which are cast for the call.
+"""The operator for operands of 16 bits with weights of int8.
 
-Both types of 16 bits hold all numbers of int8, so that the product is that of the integers. The cast weights are
-written and read once more; no kernel casts them in its registers yet.
+Both types of 16 bits hold all numbers of int8, so that the product is that of the integers. One kernel converts them in
+its registers where there is such a kernel and it is predicted to be the faster way; elsewhere they are cast for the
+call, which writes and reads them once more.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import torch
 
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.matmul import matmul
+from pycutlass.plan.upcast import is_faster_converted
 from pycutlass.pytorch.operators import below_autograd, check_no_gradient, define, differentiable, plain
 from pycutlass.pytorch.shapes import check_matrix, product_shape, result_dtype
+from pycutlass.tensor import wrap
 
 __all__ = ["MIXED_MM"]
 
@@ -28,8 +31,10 @@ def _mixed_mm(
 ) -> Any:
     _check(mat_a, mat_b, scale)
     scales = None if scale is None else (1.0, plain(scale))
-    cast = plain(mat_b).to(mat_a.dtype)
-    return matmul(plain(mat_a), cast, scales=scales, out_dtype=out_dtype, allow_copy=True)
+    a, b = plain(mat_a), plain(mat_b)
+    if not is_faster_converted(wrap("mat_a", a), wrap("mat_b", b)):
+        b = b.to(a.dtype)
+    return matmul(a, b, scales=scales, out_dtype=out_dtype, allow_copy=True)
 
 
 def _fake(mat_a: Tensor, mat_b: Tensor, scale: Tensor | None = None, *, out_dtype: torch.dtype | None = None) -> Tensor:

@@ -15,6 +15,7 @@ __all__ = ["Options"]
 
 _FLAGS = ("use_3xtf32", "profile_all_alignments", "find_first_valid", "use_multiprocessing", "use_fast_math")
 _RESTS = ("inductor", "eager")
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 @public
@@ -57,6 +58,9 @@ class Options:
         without a prediction.
     rest : str
         What compiles the rest of a graph for ``torch.compile``: ``"inductor"``, or ``"eager"`` for nothing.
+    mode : str, optional
+        The mode of Inductor, such as ``"reduce-overhead"`` for CUDA graphs. ``torch.compile`` refuses a mode beside
+        options; here it can be one of them.
 
     Raises
     ------
@@ -83,15 +87,19 @@ class Options:
     database: Any = None
     min_gain: float = 0.02
     rest: str = "inductor"
+    mode: str | None = None
 
     def __post_init__(self) -> None:
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentTypeError(f"{name} must be True or False, got {shown(getattr(self, name))}")
-        is_text = isinstance(self.rest, str)
-        if not is_text or self.rest not in _RESTS:
-            near = suggestion(self.rest, _RESTS) if is_text else ""
-            raise ArgumentError(f"rest must be 'inductor' or 'eager', got {shown(self.rest)}.{near}")
+        _one_of("rest", self.rest, _RESTS)
+        if self.mode is not None:
+            _one_of("mode", self.mode, _MODES)
+            if self.rest == "eager":
+                raise ArgumentError(
+                    f"mode={self.mode!r} is of Inductor, which rest='eager' leaves out: drop one of them"
+                )
         checked: dict[str, Any] = {
             "sm": None if self.sm is None else at_least(80, "sm", self.sm),
             "split_k_slices": slices_of(self.split_k_slices),
@@ -157,3 +165,10 @@ def _share(value: Any) -> float:
     if not 0 <= value < 1:
         raise ArgumentError(f"min_gain must be a share, from 0 (every region) to below 1; got {value}")
     return float(value)
+
+
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
+    is_text = isinstance(value, str)
+    if not is_text or value not in known:
+        words = f"{', '.join(repr(each) for each in known[:-1])} or {known[-1]!r}"
+        raise ArgumentError(f"{name} must be {words}, got {shown(value)}.{suggestion(value, known) if is_text else ''}")

@@ -6,17 +6,17 @@ from typing import Any
 
 import torch
 
+from pycutlass.errors import ArgumentError
 from pycutlass.plan.matmul import matmul
 from pycutlass.pytorch.operators import define, plain, without_gradient
 from pycutlass.pytorch.shapes import (
     check_bias,
     check_equal_types,
-    check_matrix,
     product_shape,
     result_dtype,
 )
 
-__all__ = ["SCALED_MM"]
+__all__ = ["SCALED_MM", "scaled_dtype"]
 
 Tensor = torch.Tensor
 
@@ -30,9 +30,8 @@ def _scaled_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
-    check_matrix("mat_a", mat_a)
-    check_matrix("mat_b", mat_b)
-    scales, out_dtype = (plain(scale_a), plain(scale_b)), _result(mat_a, out_dtype)
+    _check_stacks(mat_a, mat_b)
+    scales, out_dtype = (plain(scale_a), plain(scale_b)), scaled_dtype(mat_a, out_dtype)
     options = {"bias": plain(bias), "scales": scales, "out_dtype": out_dtype, "allow_copy": True}
     return matmul(plain(mat_a), plain(mat_b), **options)
 
@@ -46,15 +45,42 @@ def _fake(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    check_matrix("mat_a", mat_a)
-    check_matrix("mat_b", mat_b)
+    _check_stacks(mat_a, mat_b)
     check_equal_types(mat_a, mat_b, ("mat_a", "mat_b"))
     shape = product_shape(mat_a, mat_b, ("mat_a", "mat_b"))
-    check_bias(bias, mat_b.shape[1], _result(mat_a, out_dtype))
-    return mat_a.new_empty(shape, dtype=_result(mat_a, out_dtype))
+    _check_scale("scale_a", "row of mat_a", scale_a, shape[:-1], -1, mat_a)
+    _check_scale("scale_b", "column of mat_b", scale_b, (*shape[:-2], shape[-1]), -2, mat_a)
+    check_bias(bias, shape[-1], scaled_dtype(mat_a, out_dtype))
+    return mat_a.new_empty(shape, dtype=scaled_dtype(mat_a, out_dtype))
 
 
-def _result(mat_a: Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
+def _check_stacks(mat_a: Tensor, mat_b: Tensor) -> None:
+    """Raise ArgumentError unless operands are matrices, or stacks of as many."""
+    shapes = tuple(mat_a.shape), tuple(mat_b.shape)
+    if tuple(map(len, shapes)) in ((2, 2), (3, 3)) and shapes[0][:-2] == shapes[1][:-2]:
+        return
+    raise ArgumentError(
+        f"mat_a and mat_b must be matrices, or stacks of as many matrices, got shapes {shapes[0]} and {shapes[1]}"
+    )
+
+
+def _check_scale(name: str, what: str, scale: Tensor, lines: tuple[Any, ...], axis: int, mat_a: Tensor) -> None:
+    """Raise ArgumentError unless a scale is one number, or has one for each line, of all matrices or of each.
+
+    `axis` is where the result has one extent more.
+    """
+    shape, extent = tuple(scale.shape), lines[-1]
+    ends = (extent,), ((1, extent) if axis == -2 else (extent, 1))
+    allowed = [(*batch, *end) for batch in ((), lines[:-1])[: len(lines)] for end in ends]
+    if scale.numel() != 1 and shape not in allowed:
+        listed = " or ".join(map(str, allowed))
+        raise ArgumentError(f"{name} must be one number, or one for each {what}, of shape {listed}; got {shape}")
+    types = (torch.float32, torch.float16, torch.bfloat16, *((torch.float64,) if mat_a.dtype is torch.float64 else ()))
+    if scale.dtype not in types:
+        raise ArgumentError(f"{name} must be of float32, float16 or bfloat16, got {scale.dtype}: convert it")
+
+
+def scaled_dtype(mat_a: Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
     """Return the type of the result: scales are fractions, and so is a scaled product of integers."""
     if out_dtype is None and not mat_a.dtype.is_floating_point:
         out_dtype = torch.float32

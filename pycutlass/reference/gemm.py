@@ -140,7 +140,7 @@ def multiplied(operand: Array, math: MathInstruction) -> Array:
         return (np.ascontiguousarray(operand, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     if math.a.short == "f32" and math.is_tensor_op:
         return _ROUNDED[math.math_operation](operand)
-    return np.asarray(operand, np.float32 if math.a.bits <= 32 and not math.a.is_integer else np.float64)
+    return np.asarray(operand, np.float32 if math.a.bits <= 32 and not math.accumulator.is_integer else np.float64)
 
 
 def tolerance(

@@ -12,7 +12,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.log import say_once
 from pycutlass.trials.values import Trial, trial_from
 
-__all__ = ["are_there", "delete", "insert", "problems", "select", "stored_together"]
+__all__ = ["are_there", "delete", "first", "insert", "problems", "select", "stored_together"]
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Trial))
 _COLUMNS = ("digest", "key", *_FIELDS)
@@ -23,6 +23,11 @@ _ROW = ", ".join("?" * len(_COLUMNS))
 def are_there(store: Store) -> bool:
     """Return whether the database has the table: that of an older PyCUTLASS, where nothing can be written, lacks it."""
     return bool(store.run("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", TRIALS))
+
+
+def first(store: Store) -> list[str]:
+    """Return the digest of any trial; nothing where there is none."""
+    return [row[0] for row in store.run(f"SELECT digest FROM {TRIALS} LIMIT 1")]
 
 
 def insert(store: Store, trial: Trial) -> bool:

@@ -1,10 +1,10 @@
 """Which kernel is the fastest for a problem, measured.
 
-Read in this order: ``tuner`` (the story), ``race`` (who is measured when, and who is given up), ``tunable`` (what is
-asked of a problem, whichever family computes it), ``measuring`` and ``bench`` (the process that measures),
-``epilogue_tensors`` and ``expected`` (what epilogues read, and what is right), ``vendor`` (cuBLAS and cuDNN beside
-them), ``compiling`` (kernels that arrive meanwhile), ``report`` (what came of it). ``named`` and ``files`` make
-problems of names.
+Read in this order: ``tuner`` (the story), ``turns`` (the kernels of the next problem, compiled meanwhile), ``race``
+(who is measured when, and who is given up), ``tunable`` (what is asked of a problem, whichever family computes it),
+``measuring`` and ``bench`` (the process that measures), ``epilogue_tensors`` and ``expected`` (what epilogues read, and
+what is right), ``vendor`` (cuBLAS and cuDNN beside them), ``compiling`` (kernels that arrive meanwhile), ``report``
+(what came of it). ``named`` and ``files`` make problems of names.
 """
 
 from pycutlass.tuning.conv2d_problem import Conv2dProblem

@@ -31,6 +31,7 @@ _POISON = 0xFF  # every byte: NaN in each float type, -1 in integers
 _MOST_PRODUCTS = 2e10  # of the reference on the host
 _MOST_OF_FUNCTION = 1 << 20  # sums of a product that are checked where an epilogue function follows, on the host
 _MOST_KEPT = 1 << 24  # elements whose bounds are kept, in 24 bytes each
+_MOST_BYTES_KEPT = 1 << 28  # of results that were found to be right
 _SAMPLES = 3  # launches, or batches of them, at each visit
 
 
@@ -67,6 +68,7 @@ class GpuBench:
         self._buffer = self._allocated(size)
         self._parts: list[Part] = []  # of all products, in f64
         self._bounds: dict[int, tuple[tuple[float, float], dict[str, Bounds]]] = {}
+        self._found_right: dict[tuple[tuple[float, float], ...], Array] = {}  # memory of all D, by what was allowed
         self._launches: dict[int, Launch] = {}
         self._timer = DeviceTimer(cold_l2=options.cold_l2, seconds=0, least_rounds=_SAMPLES, warmup=1)
 
@@ -128,6 +130,16 @@ class GpuBench:
         raw = np.empty(self._buffer.size, np.uint8)
         _core.copy_to_host(raw, self._buffer.pointer, self._stream)
         self._stream.synchronize()
+        allowed = tuple(self._work.tolerance(candidate, number) for number in range(len(self._shapes)))
+        known = self._found_right.get(allowed)
+        if known is not None and np.array_equal(raw, known):  # most kernels add up in the same order
+            return
+        self._check_memory(raw, candidate)
+        if raw.size <= _MOST_BYTES_KEPT:
+            self._found_right[allowed] = raw
+
+    def _check_memory(self, raw: Array, candidate: AnyCandidate) -> None:
+        """Raise where what a candidate has written is wrong, or lies beside its results."""
         end, where = 0, f"beside {'D or another result' if self._outputs else 'D'}"
         for place in (*self._places, *self._output_places):
             if (raw[end : place.start] != _POISON).any():

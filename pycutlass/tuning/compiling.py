@@ -13,6 +13,7 @@ from typing import Any
 from pycutlass import compiler
 from pycutlass.cache import KernelCache
 from pycutlass.errors import CacheError, PyCutlassError, ToolkitError
+from pycutlass.source import WrittenKernel
 from pycutlass.tuning.child import Child, ChildEndedError, ChildHangsError
 from pycutlass.tuning.measuring import Artifacts
 from pycutlass.tuning.tunable import AnyCandidate
@@ -132,19 +133,30 @@ def compiled(candidate: AnyCandidate, target: str) -> Artifacts | str:
 
     It needs compilers and no GPU. Kernels are bytes, which any executor carries.
     """
+    kernels = _alone(candidate)
     try:
-        compiler.add_module(candidate.kernels, target=target)
+        compiler.add_module(kernels, target=target)
     except PyCutlassError as error:
         return str(error).partition("\n")[0]
-    return [dict(kernel.artifacts) for kernel in candidate.kernels]
+    return [dict(kernel.artifacts) for kernel in kernels]
+
+
+def _alone(candidate: AnyCandidate) -> list[WrittenKernel]:
+    """Return the kernels of a candidate as text.
+
+    Beside what adds up partial sums, GEMMs and convolutions would get a kernel of such sums, which those candidates
+    that divide K have themselves, and the others do not need.
+    """
+    return [WrittenKernel(each.source(), getattr(each, "follows", False)) for each in candidate.kernels]
 
 
 def serve_compiler(connection: Connection) -> None:
     """Compile in a process that `LocalCompiling` has started, and send each result as soon as it is there."""
     candidates, target = connection.recv()
-    kernels = [kernel for candidate in candidates for kernel in candidate.kernels]
-    owner = [number for number, candidate in enumerate(candidates) for _ in candidate.kernels]
-    missing = [len(candidate.kernels) for candidate in candidates]
+    made = [_alone(candidate) for candidate in candidates]
+    kernels = [kernel for each in made for kernel in each]
+    owner = [number for number, each in enumerate(made) for _ in each]
+    missing = [len(each) for each in made]
     failed: set[int] = set()
     try:
         for done in compiler.compile_many(kernels, target=target):
@@ -155,7 +167,7 @@ def serve_compiler(connection: Connection) -> None:
                     connection.send((number, str(done.result).partition("\n")[0]))
                 failed.add(number)
             elif not missing[number] and number not in failed:
-                connection.send((number, [dict(kernel.artifacts) for kernel in candidates[number].kernels]))
+                connection.send((number, [dict(kernel.artifacts) for kernel in made[number]]))
     except PyCutlassError as error:
         connection.send(error)
     while True:  # until the parent has read it all

@@ -64,7 +64,7 @@ class Bench(Protocol):
 
 
 class ChildMeasurer:
-    """Measures in a child process.
+    """Measures in a child process, which starts at once, and does nothing on a GPU before it has to.
 
     Parameters
     ----------
@@ -81,6 +81,7 @@ class ChildMeasurer:
     ) -> None:
         self._problem, self._options, self._function = problem, options, function
         self._child: Child | None = None
+        self._spare: Child | None = self._process()  # imports take seconds, in which kernels are compiled
         self._known: dict[int, tuple[AnyCandidate, Artifacts]] = {}
         self._ready: set[int] = set()
         self._has_reference = False
@@ -112,9 +113,10 @@ class ChildMeasurer:
 
     def close(self) -> None:
         """End the child."""
-        if self._child is not None:
-            self._child.end()
-            self._child = None
+        for child in (self._child, self._spare):
+            if child is not None:
+                child.end()
+        self._child = self._spare = None
         self._ready.clear()
         self._has_reference = False
 
@@ -149,7 +151,8 @@ class ChildMeasurer:
             It cannot be: that is no fault of a candidate.
         """
         self.started += 1
-        child = self._child = Child(self._function, tmp_dir=self._options.tmp_dir)
+        child = self._child = self._spare or self._process()
+        self._spare = None
         try:
             child.send((self._problem, self._options))
             status, value = child.receive(_START_SECONDS)
@@ -160,6 +163,9 @@ class ChildMeasurer:
             self.close()
             raise DeviceError(f"{self._problem.name} cannot be measured: {value}")
         return child
+
+    def _process(self) -> Child:
+        return Child(self._function, tmp_dir=self._options.tmp_dir)
 
 
 def serve(connection: Connection, make: Callable[[Tunable, TuningOptions], Bench]) -> None:

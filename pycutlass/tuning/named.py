@@ -21,6 +21,7 @@ from pycutlass.spec import TensorSpec
 from pycutlass.trials.values import at_least
 from pycutlass.tuning.conv2d_problem import Conv2dProblem
 from pycutlass.tuning.group_problem import GroupProblem
+from pycutlass.tuning.own_functions import own_function
 from pycutlass.tuning.problem import Problem
 from pycutlass.tuning.tunable import SOURCES
 
@@ -101,7 +102,8 @@ def problem_of(
     layout : str
         Of A and B, as BLAS says it: t for row-major, n for column-major. D is row-major.
     epilogue : str
-        An activation, or a function of `pycutlass.epilogue.fusions`: one of `EPILOGUES`. Default: a linear combination.
+        An activation, or a function of `pycutlass.epilogue.fusions`: one of `EPILOGUES`. Or an epilogue function of
+        your own, ``"package.module:name"`` or ``"file.py:name"``, which is imported. Default: a linear combination.
     source : str
         ``"matrix"`` or ``"bias"``, where a linear combination or an activation comes behind alpha * A x B + C.
 
@@ -247,11 +249,9 @@ def _named(dtype: str, out_dtype: str, epilogue: str, source: str) -> _Named:
     _known("dtype", dtype, _STORED)
     if out_dtype:
         _known("out_dtype", out_dtype, _OUTPUTS)
-    if epilogue:
-        _known("epilogue", epilogue, _EPILOGUES)
     if source:
         _known("source", source, SOURCES)
-    function = _EPILOGUES.get(epilogue)
+    function = _epilogue(epilogue)
     if source and isinstance(function, EpilogueFunction):
         raise ArgumentError(
             f"source={source!r} is for linear combinations and activations, and the function {epilogue} says what it "
@@ -260,6 +260,20 @@ def _named(dtype: str, out_dtype: str, epilogue: str, source: str) -> _Named:
     usual = {"int8": "int32", "float_e4m3": "bfloat16"}.get(dtype, _STORED[dtype])
     options = {"precision": _PRECISIONS.get(dtype), "out_dtype": _OUTPUTS.get(out_dtype), "epilogue": function}
     return _Named(_STORED[dtype], _OUTPUTS[out_dtype or usual], options, source or None)
+
+
+def _epilogue(name: str) -> type[Activation] | EpilogueFunction | None:
+    """Return what a name stands for; None for a linear combination."""
+    if not name:
+        return None
+    if isinstance(name, str) and ":" in name:
+        return own_function(name)
+    if name not in _EPILOGUES:
+        raise ArgumentError(
+            f"epilogue must be one of {', '.join(_EPILOGUES)}, or a function of your own as package.module:name or "
+            f"file.py:name; got {shown(name)}.{suggestion(name, _EPILOGUES)}"
+        )
+    return _EPILOGUES[name]
 
 
 def _by_rows(layout: str) -> list[bool]:

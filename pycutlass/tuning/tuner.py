@@ -24,6 +24,7 @@ from pycutlass.tuning.progress import shown_progress
 from pycutlass.tuning.race import Compiling, Contestant, Race
 from pycutlass.tuning.report import ProblemReport, TuningReport
 from pycutlass.tuning.tunable import Tunable
+from pycutlass.tuning.turns import Turn, Turns
 from pycutlass.tuning.vendor import Vendor
 
 __all__ = ["compile_candidates", "tune", "tune_problem"]
@@ -43,7 +44,8 @@ def tune(
 
     The best candidates by the prediction are compiled, and those that are ready are measured meanwhile, in a process of
     its own: what hangs or crashes there costs only itself. Results are compared with a reference first. Candidates
-    take turns, each round in another order, and those that cannot be the fastest any more are let go.
+    take turns, each round in another order, and those that cannot be the fastest any more are let go. Of several
+    problems the kernels of the next are compiled once those of the one that is measured are.
 
     Parameters
     ----------
@@ -95,13 +97,15 @@ def tune(
     candidates = [considered(each, chosen, gpu) for each in listed]
     known = Known(Database() if database is None else database, machine_of(gpu.ordinal), chosen)
     deadline, reports = time.monotonic() + seconds, []
-    with shown_progress(len(listed), deadline) as progress:
-        for number, (problem, found) in enumerate(zip(listed, candidates, strict=True)):
+    turns = [
+        Turn(problem, [Contestant(*each) for each in found]) for problem, found in zip(listed, candidates, strict=True)
+    ]
+    with shown_progress(len(listed), deadline) as progress, Turns(turns) as prepared:
+        for number, turn in enumerate(turns):
             now = time.monotonic()
             until = now + max(deadline - now, 0.0) / (len(listed) - number)
-            show = progress(problem.name)
-            contestants = [Contestant(*each) for each in found]
-            reports.append(tune_problem(problem, contestants, gpu, chosen, until, known, executor=executor, show=show))
+            how: dict[str, Any] = {"executor": executor, "show": progress(turn.problem.name), "turns": prepared}
+            reports.append(tune_problem(turn.problem, turn.contestants, gpu, chosen, until, known, **how))
     generation.begin()  # plans of this process choose anew
     return TuningReport(tuple(reports))
 
@@ -118,22 +122,43 @@ def tune_problem(
     measurer: Callable[[Tunable, TuningOptions], Measurer] = ChildMeasurer,
     compiling: Callable[..., Compiling] | None = None,
     show: Callable[[Sequence[Contestant]], None] = lambda contestants: None,
+    turns: Turns | None = None,
 ) -> ProblemReport:
-    """Tune one problem until a moment of `time.monotonic`; what is measured meanwhile is kept whatever happens."""
-    begun = time.monotonic()
+    """Tune one problem until a moment of `time.monotonic`; what is measured meanwhile is kept whatever happens.
+
+    It is the next one of `turns`, where there are others.
+    """
+
+    def begin(turn: Turn) -> None:
+        make = compiling or _compiling
+        turn.begin(
+            known, lambda several: make(several, gpu.target, options, executor), lambda each: measurer(each, options)
+        )
+
+    alone = contextlib.nullcontext(turns) if turns is not None else Turns([Turn(problem, contestants)])
+    with alone as prepared:
+        return _measured(prepared.take(begin), gpu, options, deadline, known, show)
+
+
+def _measured(
+    turn: Turn,
+    gpu: Device,
+    options: TuningOptions,
+    deadline: float,
+    known: Known,
+    show: Callable[[Sequence[Contestant]], None],
+) -> ProblemReport:
+    """Measure a problem that is prepared until a moment, and end its turn."""
+    begun, problem, contestants = time.monotonic(), turn.problem, turn.contestants
     vendor = Vendor.of(problem) if options.vendor else None
-    with contextlib.ExitStack() as until_done:
-        ours = [each for each in contestants if known.claim(problem, each, until_done)]
-        if ours:
-            make = compiling or _compiling
-            kernels = make([each.candidate for each in ours], gpu.target, options, executor)
-            until_done.callback(kernels.close)
-            measures = measurer(problem, options)
-            until_done.callback(measures.close)
+    try:
+        if turn.kernels is not None and turn.measurer is not None:
             keep = functools.partial(known.keep, problem)
-            Race(ours, kernels, measures, options, deadline, keep, show, vendor).run()
+            Race(turn.ours, turn.kernels, turn.measurer, options, deadline, keep, show, vendor).run()
+    finally:
+        turn.end()
     known.recall(problem, contestants)
-    mine = {id(each) for each in ours}
+    mine = {id(each) for each in turn.ours}
     elsewhere = sum(id(each) not in mine and each.status == "waiting" for each in contestants)
     ordered = tuple(sorted(contestants, key=lambda each: (each.median, each.predicted)))
     return ProblemReport(problem, gpu, ordered, elsewhere, time.monotonic() - begun, vendor)

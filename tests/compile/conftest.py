@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,17 @@ from typing import Any
 
 import pytest
 
+from pycutlass import toolkit
+from pycutlass.compiler.tools import Tools, find_tools
+from pycutlass.toolchain import HostCompiler
+
 sys.path.insert(0, str(Path(__file__).parent))  # for records.py
+
+
+@pytest.fixture(scope="session")
+def tools(host_compiler: HostCompiler) -> Tools:
+    """Nvcc, and the host compiler that has compiled the headers of kernels before."""
+    return dataclasses.replace(find_tools("nvcc", toolkit.without_memo), host=host_compiler)
 
 
 @pytest.fixture

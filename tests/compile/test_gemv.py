@@ -23,8 +23,7 @@ def described_for_hopper(operation):
     return pycutlass.GemmOperationUniversal(**fields | {"compute_capability": 90})
 
 
-def built_without_spills(operation, target, backend="nvcc"):
-    tools = find_tools(backend, toolkit.without_memo)
+def built_without_spills(operation, target, tools):
     artifact = build(operation.source(), target, tools, Processes(2, 8 << 30))
     assert BuildReport.from_json(artifact.report).problems() == []
     assert not artifact.report["spill_store_bytes"] and not artifact.report["spill_load_bytes"]
@@ -44,28 +43,30 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(na
 @pytest.mark.parametrize(
     "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in CLASSES]
 )
-def test_it_compiles_for_the_device(name):
-    built_without_spills(CLASSES[name], f"sm_{CLASSES[name].compute_capability}")
-    built_without_spills(described_for_hopper(CLASSES[name]), "sm_90a")
+def test_it_compiles_for_the_device(name, tools):
+    built_without_spills(CLASSES[name], f"sm_{CLASSES[name].compute_capability}", tools)
+    built_without_spills(described_for_hopper(CLASSES[name]), "sm_90a", tools)
 
 
 @pytest.mark.parametrize(
     "name", [each if "e4m3 by rows, 8" in each else pytest.param(each, marks=pytest.mark.thorough) for each in HEAVY]
 )
-def test_registers_suffice(name):
-    built_without_spills(HEAVY[name], "sm_80")
-    built_without_spills(described_for_hopper(HEAVY[name]), "sm_90a")
+def test_registers_suffice(name, tools):
+    built_without_spills(HEAVY[name], "sm_80", tools)
+    built_without_spills(described_for_hopper(HEAVY[name]), "sm_90a", tools)
 
 
 def test_nvrtc_compiles_it_as_well():
-    built_without_spills(gemv("bf16", d="bf16", shape=(2, 16, 512), capability=90), "sm_90a", "nvrtc")
+    """And g++ the headers of GEMV as they are."""
+    plain = find_tools("nvrtc", toolkit.without_memo)
+    built_without_spills(gemv("bf16", d="bf16", shape=(2, 16, 512), capability=90), "sm_90a", plain)
 
 
 @pytest.mark.parametrize("place", [0, pytest.param(0.5, marks=pytest.mark.thorough), 0.999])
 @pytest.mark.parametrize("name", ["f16", "e4m3 by rows, 8 rows"])
-def test_a_tile_that_is_listed_compiles_without_spills(name, place):
+def test_a_tile_that_is_listed_compiles_without_spills(name, place, tools):
     like = CLASSES[name]
     tiles = pycutlass.tile_descriptions(like)
     tile = tiles[int(place * len(tiles))]
     fields = {name: getattr(like, name) for name in like._FIELDS if name != "D"}
-    built_without_spills(pycutlass.GemmOperationUniversal(**fields | {"tile_description": tile}), "sm_90a")
+    built_without_spills(pycutlass.GemmOperationUniversal(**fields | {"tile_description": tile}), "sm_90a", tools)

@@ -6,9 +6,8 @@ import pytest
 from unaligned import FUNCTIONS, UNALIGNED
 
 import pycutlass
-from pycutlass import _core, toolkit
+from pycutlass import _core
 from pycutlass.compiler.build import build
-from pycutlass.compiler.tools import find_tools
 from pycutlass.report import BuildReport
 from pycutlass.toolchain import Processes
 
@@ -36,8 +35,8 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(na
 @pytest.mark.parametrize(
     "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in EVERY]
 )
-def test_it_compiles_for_the_device(name):
-    artifact = built(EVERY[name])
+def test_it_compiles_for_the_device(name, tools):
+    artifact = built(EVERY[name], tools)
     if name not in SPILLS:
         assert BuildReport.from_json(artifact.report).problems() == []
     assert not artifact.report["wgmma_serialized"]
@@ -48,13 +47,13 @@ def test_it_compiles_for_the_device(name):
 @pytest.mark.thorough
 @pytest.mark.parametrize("place", [0, 0.2, 0.4, 0.6])
 @pytest.mark.parametrize("name", UNALIGNED)
-def test_a_tile_that_is_listed_compiles_without_spills(name, place):
+def test_a_tile_that_is_listed_compiles_without_spills(name, place, tools):
     like = UNALIGNED[name]
     tiles = pycutlass.tile_descriptions(like)
     parts = (like.A, like.B, like.C, like.epilogue_functor, like.swizzling_functor, like.D, like.swap_ab)
     operation = pycutlass.GemmOperationUniversal(90, tiles[int(place * len(tiles))], *parts)
-    assert BuildReport.from_json(built(operation).report).problems() == []
+    assert BuildReport.from_json(built(operation, tools).report).problems() == []
 
 
-def built(operation):
-    return build(operation.source(), "sm_90a", find_tools("nvcc", toolkit.without_memo), Processes(2, 8 << 30))
+def built(operation, tools):
+    return build(operation.source(), "sm_90a", tools, Processes(2, 8 << 30))

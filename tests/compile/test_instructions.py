@@ -10,14 +10,20 @@ from typing import Any
 import pytest
 from convolutions import OPERATIONS as CONVOLUTIONS
 from convolutions import conv, f32, fprop
-from descriptions import ampere
+from descriptions import COLUMN, ROW, ampere, mixed_parts
 
-from pycutlass import MathOperation, toolkit
+from pycutlass import GemmOperationUniversal, MathOperation, toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.source import KernelSource
 from pycutlass.toolchain import Processes
 
 pytestmark = pytest.mark.compile
+
+
+def mixed(*types: Any, **options: Any) -> GemmOperationUniversal:
+    """Return a kernel that converts one operand in registers."""
+    return GemmOperationUniversal(**mixed_parts(*types, **options))
+
 
 #: Mnemonics of nvdisasm for sm_80, by what is multiplied.
 TF32, F16, BF16 = "HMMA.1688.F32.TF32", "HMMA.1688.F32", "HMMA.1688.F32.BF16"
@@ -34,6 +40,9 @@ CASES: list[tuple[Any, str]] = [
     (ampere("f16_acc16", stages=2, tile=(64, 64, 32)), "HMMA.16816.F16"),
     (ampere("bf16", stages=2, tile=(64, 64, 32)), "HMMA.16816.F32.BF16"),
     (CONVOLUTIONS["f16_fprop_align1"], "HMMA.16816.F32"),
+    (mixed("f16", "s8", tile=(64, 64, 32)), "HMMA.16816.F32"),
+    (mixed("u8", "bf16", (ROW, ROW, COLUMN), tile=(64, 64, 32)), "HMMA.16816.F32.BF16"),
+    (mixed("f16", "u8", (COLUMN, COLUMN, ROW), types=("f16", "f16", "f16"), tile=(64, 64, 32)), "HMMA.16816.F16"),
 ]
 
 

@@ -39,6 +39,7 @@ SPELLED = {
     "f32": "float",
     "f64": "double",
     "s8": "int8_t",
+    "u8": "uint8_t",
     "s32": "int32_t",
     "e4m3": "cutlass::float_e4m3_t",
     "e5m2": "cutlass::float_e5m2_t",
@@ -125,6 +126,19 @@ def with_strides(text: str) -> str:
     return replaced(text, r"#if 0\n", "#if 1\n")
 
 
+def with_conversions(text: str) -> str:
+    """Let integers of 8 bits become floats by what their instructions do, bfloat16 as on GPUs that have it."""
+    of, register = r'asm volatile\("', r'"=r"\(([^()]+)\) : "r"\(([^()]+)\), '
+    one, two = rf'{of}prmt\.b32 %0,%1,%1,%2;\\n" : {register}', rf'{of}prmt\.b32 %0,%1,%2,%3;\\n" : {register}'
+    text = replaced(text, rf'{one}"r"\(([^()]+)\)\);', r"\1 = ::emulation::prmt(\2, \2, \3);", 2)
+    text = replaced(text, rf'{two}"n"\(([^()]+)\), "r"\(([^()]+)\)\);', r"\1 = ::emulation::prmt(\2, \3, \4);")
+    numbers = ", ".join([r'"n"\(([^()]+)\)'] * 3)
+    logic = rf'{of}lop3\.b32 %0, %1, %2, %3, %4;\\n" :\s+{register}{numbers}\);'
+    text = replaced(text, logic, r"\1 = ::emulation::lop3(\2, \3, \4, \5);")
+    guard = r"#if defined\(__CUDA_ARCH__\) && \(__CUDA_ARCH__ >= 800\)(?=\n/+\n/// [^\n]*<cutlass::bfloat16_t, N> <= )"
+    return replaced(text, guard, "#if 1")
+
+
 def with_flags(text: str) -> str:
     """Let threadblocks that run one after the other find the flags that they wait for."""
     text = replaced(text, r"int state = 0;.*?return state;", "return *ptr;")
@@ -143,6 +157,7 @@ CHANGES: dict[str, Callable[[str], str]] = {
     ),
     "barrier.h": with_flags,
     "cutlass.h": with_indices,
+    "numeric_conversion.h": with_conversions,
     "functional.h": lambda text: replaced(text, r"atomicAdd\(ptr, data\)", "*ptr += data", 2).replace(
         "#if defined(__CUDA_ARCH__)\n    *ptr += data;", "#if 1\n    *ptr += data;"
     ),

@@ -50,7 +50,7 @@ class Matrix {
   void fill(std::mt19937& random) {
     for (Element* matrix : addresses_) {
       for (int line = 0; line < lines_; ++line) {
-        for (int i = 0; i < line_; ++i) matrix[line * ld_ + i] = Element(static_cast<float>(int(random() % 9) - 4));
+        for (int i = 0; i < line_; ++i) matrix[line * ld_ + i] = Element(static_cast<float>(int(random() % 9) - kLess));
       }
     }
   }
@@ -70,6 +70,8 @@ class Matrix {
   }
 
  private:
+  static int const kLess = std::is_unsigned_v<Element> ? 0 : 4;
+
   int lines_, line_, chosen_ = 0;
   int64_t ld_;
   bool listed_;

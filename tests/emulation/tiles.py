@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # for descriptions.py
-from descriptions import COLUMN, KINDS, LAYOUTS, ROW, TAG, parts
+from descriptions import COLUMN, KINDS, LAYOUTS, ROW, TAG, mixed_parts, parts
 from emulator import Emulator
 
 from pycutlass import (
@@ -29,7 +29,9 @@ EXTENTS = (16, 32, 48, 64, 64, 96, 128, 128, 160, 192, 256)
 WARPS = (1, 1, 2, 2, 3, 4)
 #: Extents along K, and alignments, by the kind of kernel.
 DEPTHS = {"f16": (16, 32, 64), "tf32": (16, 32), "f32": (16, 32), "f64": (8, 16, 32), "simt": (8, 16, 32)}
-INT8, DP4A, TURING = "int8", "int8_simt", {"capability": 75, "stages": 2}
+INT8, DP4A, MIXED, TURING = "int8", "int8_simt", "mixed", {"capability": 75, "stages": 2}
+#: Types of A and B of which one is converted to the other.
+PAIRS = [pair for wide in ("f16", "bf16") for narrow in ("s8", "u8") for pair in ((wide, narrow), (narrow, wide))]
 #: What an epilogue may write, by the type of the accumulator.
 WRITTEN = {
     "f64": ("f64",),
@@ -51,7 +53,7 @@ def draw(random: random.Random) -> GemmOperationUniversal:
 
 
 def _drawn(random: random.Random) -> GemmOperationUniversal:
-    kind, layouts = random.choice([*KINDS, INT8, DP4A]), random.choice(LAYOUTS)
+    kind, layouts = random.choice([*KINDS, INT8, DP4A, MIXED]), random.choice(LAYOUTS)
     options: dict[str, Any] = {
         "warps": (random.choice(WARPS), random.choice(WARPS), random.choice((1, 1, 1, 2))),
         "stages": random.choice((2, 3, 4)),
@@ -60,6 +62,11 @@ def _drawn(random: random.Random) -> GemmOperationUniversal:
     if kind in (INT8, DP4A):
         options["tile"] = (rows, columns, random.choice((32, 64, 128)))
         made = _drawn_int8(random, kind, layouts, options)
+    elif kind == MIXED:
+        options |= {"tile": (rows, columns, random.choice((32, 64))), "stages": random.choice((3, 4))}
+        a, b = random.choice(PAIRS)
+        along_k = (ROW, *layouts[1:]) if a in ("s8", "u8") else (layouts[0], COLUMN, layouts[2])
+        made = mixed_parts(a, b, along_k, **options, alignment=random.choice((4, 8, None)))
     else:
         family = "simt" if kind.endswith("simt") else "f16" if "f16" in kind else kind
         options["tile"] = (rows, columns, random.choice(DEPTHS[family]))

@@ -82,6 +82,24 @@ void ldmatrix(Registers& registers, void const* row) {
   wait_for_warp();
 }
 
+/// prmt: each byte is one of eight, or its sign.
+inline uint32_t prmt(uint32_t low, uint32_t high, uint32_t selector) {
+  uint64_t const bytes = uint64_t(high) << 32 | low;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    auto const byte = int8_t(bytes >> (selector >> 4 * i & 7) * 8);
+    result |= uint32_t(uint8_t(selector >> 4 * i & 8 ? byte >> 7 : byte)) << 8 * i;
+  }
+  return result;
+}
+
+/// lop3: each bit is looked up by those of a, b and c.
+inline uint32_t lop3(uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
+  uint32_t result = 0;
+  for (int i = 0; i < 32; ++i) result |= (table >> ((a >> i & 1) << 2 | (b >> i & 1) << 1 | (c >> i & 1)) & 1) << i;
+  return result;
+}
+
 /// A load or store of global memory by one thread.
 template <int kBytes>
 void copy(void* to, void const* from, void const* global, bool wanted) {
@@ -105,6 +123,11 @@ template <typename T>
 T __shfl_up_sync(unsigned mask, T value, int lanes) {
   T const other = __shfl_sync(mask, value, emulation::lane() < lanes ? emulation::lane() : emulation::lane() - lanes);
   return other;
+}
+
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, int lanes) {
+  return __shfl_sync(mask, value, emulation::lane() + lanes > 31 ? emulation::lane() : emulation::lane() + lanes);
 }
 
 template <typename T>

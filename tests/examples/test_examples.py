@@ -188,8 +188,9 @@ def passes(command, tmp_path, variables):
 
 def run(command, tmp_path, variables):
     script, *options = command
+    deprecated = "ignore:`torch.jit:DeprecationWarning"  # what torch 2.11's own compiler uses
     return subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / script, *options],
+        [sys.executable, "-W", "error", "-W", deprecated, EXAMPLES / script, *options],
         cwd=tmp_path,
         # torch makes the directory of its compiler's cache when it is imported, in TMPDIR unless one is named.
         env={

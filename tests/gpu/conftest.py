@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.gpu)
             if not device.available():
                 item.add_marker(pytest.mark.skip(reason="needs a GPU: run make test-gpu on a machine with one"))
-            elif item.path.name == "test_two_gpus.py" and device.count() < 2:
+            elif item.path.name.startswith("test_two_gpus") and device.count() < 2:
                 item.add_marker(pytest.mark.skip(reason="needs two GPUs: run make test-gpu on a machine with them"))
             if config.pluginmanager.hasplugin("xdist") and (kernel := _kernel_of(item)):
                 item.add_marker(pytest.mark.xdist_group(kernel))

@@ -171,7 +171,8 @@ def test_the_example_runs_the_whole_way(tmp_path: Path) -> None:
     shutil.copytree(example, tmp_path / "embed", ignore=shutil.ignore_patterns("build"))
     import sys
 
-    environment = {**os.environ, "PYTHONPATH": str(Path(pycutlass.__file__).parents[1])}
+    paths = [str(Path(pycutlass.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
         ["make", f"PYTHON={sys.executable}"], cwd=tmp_path / "embed", env=environment, capture_output=True, text=True
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from grouped_cases import BOTH, GROUPED, SIZES, Group
 
+import pycutlass
 from pycutlass import GemmGroupedArguments
 from pycutlass.errors import ArgumentError
 
@@ -105,3 +108,119 @@ def test_arguments_cannot_be_made_under_capture() -> None:
     graph.replay()
     torch.cuda.synchronize()
     group.check()
+
+
+#: Ends of four groups of 200 rows, also empty ones, and those that are taken as the nearest that do not decrease.
+ENDS = [[50, 50, 120, 200], [0, 0, 0, 0], [200, 200, 200, 200], [1, 17, 90, 130], [60, 20, 500, 70], [-3, 8, 7, 8]]
+
+
+def ends(values: list[int]) -> Any:
+    import torch
+
+    return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+
+def wanted(xs: Any, ws: Any, values: list[int]) -> Any:
+    """Return the products in float64, with zeros behind the last group."""
+    import torch
+
+    result = torch.zeros(len(xs), ws.shape[-1], dtype=torch.float64, device="cuda")
+    begin = 0
+    for number, end in enumerate(values):
+        end = max(begin, min(end, len(xs)))
+        result[begin:end] = xs[begin:end].double() @ ws[number].double()
+        begin = end
+    return result
+
+
+def random(*shape: int, turned: bool = False) -> Any:
+    import torch
+
+    made = torch.randn(*shape[:-2], *(shape[:-3:-1] if turned else shape[-2:]), device="cuda").half()
+    return made.mT if turned else made
+
+
+def close(got: Any, exact: Any) -> None:
+    import torch
+
+    torch.testing.assert_close(got.double(), exact, rtol=5e-3, atol=0.1)
+
+
+def by_function(xs: Any, ws: Any, offs: Any) -> Any:
+    return pycutlass.grouped_matmul(xs, ws, offs=offs)
+
+
+def by_operator(xs: Any, ws: Any, offs: Any) -> Any:
+    import torch
+
+    import pycutlass.pytorch  # noqa: F401 (has the operator)
+
+    return torch.ops.pycutlass.grouped_mm(xs, ws, offs=offs)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("compute", [by_function, by_operator])
+def test_products_are_captured_and_follow_offs(compute: Any, turned: bool) -> None:
+    """Two in one graph, so that the second takes memory that the first has given back."""
+    import torch
+
+    xs, first, second = random(200, 128), random(4, 128, 64, turned=turned), random(4, 64, 96, turned=turned)
+    offs = ends(ENDS[0])
+    compute(compute(xs, first, offs), second, offs)  # loads the kernels
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        hidden = compute(xs, first, offs)
+        got = compute(hidden, second, offs)
+    others = [torch.full((2**20,), 7, dtype=torch.uint8, device="cuda") for _ in range(8)]  # where memory is free
+    for values in ENDS:
+        xs.copy_(random(200, 128) / 8)
+        offs.copy_(ends(values))
+        hidden.fill_(torch.nan)
+        got.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        close(hidden, wanted(xs, first, values))
+        close(got, wanted(hidden, second, values))
+    assert all(bool((other == 7).all()) for other in others)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_plan_is_captured_whether_it_has_run_or_not(turned: bool) -> None:
+    import torch
+
+    xs, ws, offs = random(200, 128), random(4, 128, 64, turned=turned), ends(ENDS[0])
+    plan = pycutlass.GroupedGemm(xs, ws, offs=offs)
+    other = pycutlass.GroupedGemm(xs, ws, offs=offs)
+    other.run(xs, ws, offs=offs)  # which loads the kernel
+    for _ in range(2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = plan(xs, ws, offs=offs)
+        for values in ENDS:
+            offs.copy_(ends(values))
+            close(plan(xs, ws, offs=offs), wanted(xs, ws, values))
+            got.fill_(torch.nan)
+            graph.replay()
+            close(got, wanted(xs, ws, values))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own compiler
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")  # the first that torch itself captures
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_are_compiled_into_a_graph(turned: bool) -> None:
+    """Torch checks that what is alive in the graph's memory is what it knows of: nothing here may be kept."""
+    import torch
+
+    first, second = random(4, 128, 64, turned=turned), random(4, 64, 96, turned=turned)
+    by_operator(random(200, 128), first, ends(ENDS[0]))
+    operator = torch.ops.pycutlass.grouped_mm
+
+    def experts(xs: Any, offs: Any) -> Any:
+        return operator(operator(xs, first, offs=offs).relu(), second, offs=offs) * 2
+
+    compiled = torch.compile(experts, mode="reduce-overhead")
+    for values in ENDS:  # the second captures a graph, those behind it are replays
+        xs, offs = random(200, 128) / 8, ends(values)
+        close(compiled(xs, offs), 2 * wanted(wanted(xs, first, values).relu().half(), second, values))

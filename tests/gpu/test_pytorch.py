@@ -14,6 +14,9 @@ from torch_operators import ACTIVATIONS, ops  # noqa: E402
 
 from pycutlass.pytorch import Conv2d, GroupedLinear, Linear, SwiGLU, convert  # noqa: E402
 
+# Of torch's threads of backward, where the first thing that one does is a product by cuBLAS.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA:UserWarning")
+
 TOLERANCE = {torch.float16: 8e-3, torch.bfloat16: 6e-2, torch.float32: 1e-4}
 
 
@@ -99,6 +102,33 @@ def test_scaled_products() -> None:
     scale_a, scale_b = torch.rand(64, 1, device="cuda"), torch.rand(1, 96, device="cuda")
     wanted = a.double() @ b.double().T * scale_a * scale_b
     torch.testing.assert_close(ops.scaled_mm(a, b.T, scale_a, scale_b).double(), wanted, rtol=1e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("scales", [((), ()), ((64, 1), (1, 96))], ids=["of tensors", "of rows and columns"])
+@pytest.mark.parametrize("of_b", [0, None], ids=["both", "left"])
+def test_scaled_products_of_a_batch(scales: Any, of_b: int | None) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("needs a Hopper GPU")
+    a = torch.randn(3, 64, 128, device="cuda").to(torch.float8_e4m3fn)
+    b = torch.randn(3, 96, 128, device="cuda").to(torch.float8_e4m3fn).mT
+    scale_a, scale_b = (torch.rand(3, *shape, device="cuda") + 0.5 for shape in scales)
+    if of_b is None:
+        b, scale_b = b[0], scale_b[0]
+    made = torch.vmap(ops.scaled_mm, (0, of_b, 0, of_b))(a, b, scale_a, scale_b)
+    stacked = scale_a.double().reshape(3, -1, 1), scale_b.double().reshape(*b.shape[:-2], 1, -1)
+    wanted = (a.double() @ b.double()) * stacked[0] * stacked[1]
+    torch.testing.assert_close(made.double(), wanted, rtol=1e-2, atol=6e-2)
+
+
+def test_groups_of_a_batch() -> None:
+    a, b = random(3, 64, 32).detach(), random(4, 32, 48, scale=0.1).detach()
+    offs = torch.tensor([10, 10, 40, 64], dtype=torch.int32, device="cuda")
+    made = torch.vmap(lambda each: ops.grouped_mm(each, b, offs=offs))(a)
+    wanted = torch.stack([ops.grouped_mm(each.double(), b.double(), offs=offs) for each in a])
+    torch.testing.assert_close(made.double(), wanted, rtol=8e-3, atol=8e-3)
+    sums = torch.vmap(lambda each: ops.grouped_mm(each.T, a[0], offs=offs))(a)
+    wanted = torch.stack([ops.grouped_mm(each.double().T, a[0].double(), offs=offs) for each in a])
+    torch.testing.assert_close(sums.double(), wanted, rtol=8e-3, atol=8e-2)
 
 
 def test_the_same_bits_twice() -> None:

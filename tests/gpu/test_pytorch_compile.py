@@ -103,9 +103,7 @@ def test_every_form_beside_a_product() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_inference(mode: str | None, dtype: Any, seen: list[Any]) -> None:
     model = on_gpu(TransformerBlock(64, 2), dtype)
-    made = torch.compile(
-        model, backend="pycutlass", options={"min_gain": 0}, **({} if mode is None else {"mode": mode})
-    )
+    made = torch.compile(model, backend="pycutlass", options={"min_gain": 0, "mode": mode})
     with torch.no_grad():
         for _ in range(4):  # the second is recorded, and others are replayed
             x = some(4, 32, 64, dtype=dtype)
@@ -126,8 +124,7 @@ def test_any_number_of_rows_in_one_graph(seen: list[Any]) -> None:
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_experts(mode: str | None, seen: list[Any]) -> None:
     model = on_gpu(Experts(functional.grouped_mm, 128, 256, 8), torch.bfloat16)
-    how = {} if mode is None else {"mode": mode}
-    made = torch.compile(model, backend="pycutlass", options={"min_gain": 0}, **how)
+    made = torch.compile(model, backend="pycutlass", options={"min_gain": 0, "mode": mode})
     exact = copy.deepcopy(model).float()
     exact.product = torch.ops.pycutlass.grouped_mm
     with torch.no_grad():
@@ -145,9 +142,7 @@ def test_experts(mode: str | None, seen: list[Any]) -> None:
 def test_training(mode: str | None, seen: list[Any]) -> None:
     model = on_gpu(TransformerBlock(64, 2), torch.bfloat16).train()
     other = copy.deepcopy(model).double()
-    made = torch.compile(
-        model, backend="pycutlass", options={"min_gain": 0}, **({} if mode is None else {"mode": mode})
-    )
+    made = torch.compile(model, backend="pycutlass", options={"min_gain": 0, "mode": mode})
     for _ in range(3):
         x = some(4, 32, 64, dtype=torch.bfloat16)
         loss, exact = made(x).float().square().mean(), other(x.double()).square().mean()

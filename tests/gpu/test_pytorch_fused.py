@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch_operators import ACTIVATIONS, ops, passes_opcheck  # noqa: E402
 
@@ -169,6 +170,7 @@ def test_they_are_captured_in_a_graph() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own compiler
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")  # the first that torch itself captures
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_they_are_compiled(mode: str) -> None:
     handle = epilogue_handle(everything)
@@ -239,3 +241,32 @@ def test_operators_in_cpp_run_a_library_of_kernels(tmp_path: Path) -> None:
     torch.testing.assert_close(out.double(), wanted, rtol=8e-3, atol=8e-3)
     with pytest.raises(RuntimeError, match="linear runs on GPUs, and one of its tensors is on another device"):
         run(path, "linear", [x.cpu(), weight.T, bias], [out])
+
+
+class Exported(nn.Module):
+    """A layer whose product is in a library of kernels."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: Any, weight: Any, bias: Any) -> Any:
+        y = x.new_empty(x.shape[0], weight.shape[0])
+        torch.ops.pycutlass_kernels.run(self.path, "linear", [x, weight.T, bias], [y])
+        return y
+
+
+def test_a_package_of_aot_inductor_runs_a_library_of_kernels(tmp_path: Path) -> None:
+    path = str(tmp_path / "kernels.so")
+    x, weight, bias = random(40, 64, scale=0.1), random(48, 64), random(48)
+    pycutlass.export_library({"linear": pycutlass.Gemm(x, weight.T, bias=bias, epilogue=pycutlass.gelu)}, path)
+    load_native()
+    rows = torch.export.Dim("rows", min=2, max=64)
+    shapes = ({0: rows}, None, None)
+    program = torch.export.export(Exported(path), (x, weight, bias), dynamic_shapes=shapes)
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
+    layer = torch._inductor.aoti_load_package(package)
+    for count in (40, 7):
+        made = layer(x[:count], weight, bias)
+        wanted = functional.gelu(functional.linear(x[:count].double(), weight.double(), bias.double()))
+        torch.testing.assert_close(made.double(), wanted, rtol=8e-3, atol=8e-3)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../emulation/synchronization.h"
+#include "pycutlass/mixed_input.h"
 
 namespace proof {
 
@@ -47,6 +48,7 @@ struct Operand {
   static constexpr int kEach = sizeof(Element) >= 4 ? 1 : 4 / sizeof(Element);  // elements of a register
   static constexpr int kAbove = kIsA ? Instruction::kM / 8 : 1;
   static constexpr int kInstructionLines = kIsA ? Instruction::kM : Instruction::kN;
+  static constexpr int kOfPart = kGroups;
   static constexpr int kOfInstruction = kInstructionLines * Instruction::kK / 32;
 
   static int number(int stage, int line, int k) { return ((stage + 1) * kLines + line) * kDepth + k; }
@@ -113,6 +115,21 @@ struct Operand {
     }
   }
 
+  /// Looks at what an instruction is given of an operand that has been converted to the type of the other one.
+  template <typename Converted>
+  static void check_converted(Converted const& fragment, int stage, int group, int warp, int part, int lane, int pass) {
+    using Wide = typename Converted::Element;
+    for (int e = 0; e < int(Converted::kElements); ++e) {
+      int const i = e / kOfInstruction, registers = e % kOfInstruction / 2;
+      int const line = warp * kWarpLines + i * kInstructionLines + registers % kAbove * 8 + lane / 4;
+      int const k = (part * kGroups + group) * Instruction::kK + registers / kAbove * 8 + lane % 4 * 2 + e % 2;
+      Element element;
+      std::memcpy(static_cast<void*>(&element), Bits<Element>(number(stage, line, k), pass).bytes, sizeof(element));
+      Wide const found = fragment[e], expected = Wide(element);
+      if (std::memcmp(&found, &expected, sizeof(Wide))) ++wrong;
+    }
+  }
+
   static inline long wrong = 0;
 };
 
@@ -129,12 +146,36 @@ struct PlaceOf<layout::RowMajorInterleaved<kInterleaved>, kIsA> {
   using Type = Interleaved;
 };
 
+/// Converts what a warp has read, as a mainloop of operands of two types does.
+template <typename Math, typename A, typename B, typename Storage>
+void convert(Storage& storage, int warp_a, int warp_b, int part, int lane, int pass) {
+  typename Math::IteratorA of_a(storage.operand_A_ref(), lane);
+  typename Math::IteratorB of_b(storage.operand_B_ref(), lane);
+  of_a.add_tile_offset({warp_a, A::kOfPart * part});
+  of_b.add_tile_offset({A::kOfPart * part, warp_b});
+  for (int stage = 0; stage < 2; ++stage) {
+    for (int group = 0; group < A::kOfPart; ++group, ++of_a, ++of_b) {
+      typename Math::FragmentA a;
+      typename Math::FragmentB b;
+      of_a.load(a);
+      of_b.load(b);
+      typename Math::TransformedFragmentA converted_a;
+      typename Math::TransformedFragmentB converted_b;
+      Math().transform(converted_a, converted_b, a, b);
+      A::check_converted(converted_a, stage, group, warp_a, part, lane, pass);
+      B::check_converted(converted_b, stage, group, warp_b, part, lane, pass);
+    }
+  }
+}
+
 /// Lets all threads of a block store both operands, and read them again.
-template <typename A, typename B, typename Storage, typename Count, typename Element>
+template <typename A, typename B, typename Storage, typename Count, typename ElementA, typename ElementB = ElementA,
+          typename Math = void>
 void store_and_read() {
+  constexpr int kLeast = int(sizeof(ElementA) < sizeof(ElementB) ? sizeof(ElementA) : sizeof(ElementB));
   std::vector<char> memory(sizeof(Storage) + 1024);
   auto* storage = reinterpret_cast<Storage*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024);
-  for (int pass = 0; pass < (sizeof(Element) > 2 ? 1 : 4 / int(sizeof(Element))); ++pass) {
+  for (int pass = 0; pass < (kLeast > 2 ? 1 : 4 / kLeast); ++pass) {
     emulation::run_block({0, 0, 0}, 32 * Count::kCount, [&] {
       int const thread = threadIdx.x, warp = thread / 32, of_part = warp % (Count::kM * Count::kN);
       A::store(storage->operand_A_ref(), thread, pass);
@@ -143,39 +184,42 @@ void store_and_read() {
       int const part = warp / (Count::kM * Count::kN);
       A::read(storage->operand_A_ref(), of_part % Count::kM, part, thread % 32, pass);
       B::read(storage->operand_B_ref(), of_part / Count::kM, part, thread % 32, pass);
+      if constexpr (!platform::is_same<ElementA, ElementB>::value) {
+        convert<Math, A, B>(*storage, of_part % Count::kM, of_part / Count::kM, part, thread % 32, pass);
+      }
     });
   }
 }
 
 /// Says how many elements of A and of B are wrong in the fragments of any thread.
-template <typename Shape, typename Warp, typename Instruction, typename Element, typename LayoutA, typename LayoutB,
-          typename Accumulator, int kStages, typename Operator, bool kInterleaved = false>
+template <typename Shape, typename Warp, typename Instruction, typename ElementA, typename LayoutA, typename ElementB,
+          typename LayoutB, typename Accumulator, int kStages, typename Operator, bool kInterleaved = false>
 void mainloop() {
   using LayoutC = platform::conditional_t<kInterleaved, layout::ColumnMajorInterleaved<32>, layout::RowMajor>;
   using Core =
-      gemm::threadblock::DefaultMmaCore<Shape, Warp, Instruction, Element, LayoutA, Element, LayoutB, Accumulator,
+      gemm::threadblock::DefaultMmaCore<Shape, Warp, Instruction, ElementA, LayoutA, ElementB, LayoutB, Accumulator,
                                         LayoutC, arch::OpClassTensorOp, kStages, Operator, kInterleaved>;
   using Base = gemm::threadblock::MmaBase<Shape, typename Core::MmaPolicy, kStages>;
   using Storage = typename Base::SharedStorage;
   using Math = typename Core::MmaPolicy::Operator;
   using Count = typename Base::WarpCount;
   constexpr int kGroups = Warp::kK / Instruction::kK;
-  using A = Operand<Element, typename PlaceOf<LayoutA, true>::Type, typename Core::IteratorThreadMapA,
+  using A = Operand<ElementA, typename PlaceOf<LayoutA, true>::Type, typename Core::IteratorThreadMapA,
                     typename Core::SmemIteratorA, typename Math::IteratorA, Instruction, Shape::kM, Shape::kK, Warp::kM,
                     kGroups, Count::kK, true, kStages>;
-  using B = Operand<Element, typename PlaceOf<LayoutB, false>::Type, typename Core::IteratorThreadMapB,
+  using B = Operand<ElementB, typename PlaceOf<LayoutB, false>::Type, typename Core::IteratorThreadMapB,
                     typename Core::SmemIteratorB, typename Math::IteratorB, Instruction, Shape::kN, Shape::kK, Warp::kN,
                     kGroups, Count::kK, false, kStages>;
-  store_and_read<A, B, Storage, Count, Element>();
+  store_and_read<A, B, Storage, Count, ElementA, ElementB, Math>();
   long wrong_a = A::wrong, wrong_b = B::wrong;
   if constexpr (kInterleaved) {  // a convolution loads as it stores (conv/kernel/default_conv2d_fprop.h)
-    using A = Operand<Element, Plain<true>, typename Core::SmemThreadMapA, typename Core::SmemIteratorA,
+    using A = Operand<ElementA, Plain<true>, typename Core::SmemThreadMapA, typename Core::SmemIteratorA,
                       typename Math::IteratorA, Instruction, Shape::kM, Shape::kK, Warp::kM, kGroups, Count::kK, true,
                       kStages>;
-    using B = Operand<Element, Plain<true>, typename Core::SmemThreadMapB, typename Core::SmemIteratorB,
+    using B = Operand<ElementB, Plain<true>, typename Core::SmemThreadMapB, typename Core::SmemIteratorB,
                       typename Math::IteratorB, Instruction, Shape::kN, Shape::kK, Warp::kN, kGroups, Count::kK, false,
                       kStages>;
-    store_and_read<A, B, Storage, Count, Element>();
+    store_and_read<A, B, Storage, Count, ElementA>();
     wrong_a += A::wrong;
     wrong_b += B::wrong;
   }

@@ -106,7 +106,7 @@ _PARTS: list[tuple[Callable[[Kind, Shape], Iterator[Case]], list[Kind]]] = [
     (mainloops, MAINLOOPS),
     (epilogues, list(dict.fromkeys(kind for kind, _ in EPILOGUES))),
     (simt_kernels, [kind for kind, _ in SIMT_KERNELS]),
-    (interleaved_kernels, [kind for kind in MAINLOOPS if kind.operand == "s8"]),
+    (interleaved_kernels, [kind for kind in MAINLOOPS if kind.operands == ("s8", "s8")]),
 ]
 
 
@@ -146,7 +146,7 @@ def draw(drawn: random.Random, function: Callable[[Kind, Shape], Iterator[Case]]
 
 
 def _layouts(kind: Kind) -> list[tuple[Any, Any]]:
-    return [(ROW, COLUMN), (COLUMNS32, ROWS32)] if kind.operand == "s8" else _LAYOUTS
+    return [(ROW, COLUMN), (COLUMNS32, ROWS32)] if kind.operands == ("s8", "s8") else _LAYOUTS
 
 
 def _enumerated(part: tuple[Callable[[Kind, Shape], Iterator[Case]], Kind, Shape]) -> list[Case]:

@@ -30,23 +30,31 @@ Shape = tuple[int, int, int]
 
 
 class Kind(NamedTuple):
-    """What multiplies: types of operands and accumulator, instruction, compute capability, and how."""
+    """What multiplies: types of operands and accumulator, instruction, compute capability, and how.
+
+    `second` is the type of B, where it is another than that of A.
+    """
 
     operand: str
     accumulator: str
     instruction: Shape
     capability: int = 80
     operation: MathOperation = MathOperation.multiply_add
+    second: str = ""
+
+    @property
+    def operands(self) -> tuple[str, str]:
+        return self.operand, self.second or self.operand
 
     @property
     def math(self) -> MathInstruction:
         opcode = SIMT if self.instruction[0] == 1 else TENSOR_OP
-        operand = TAG[self.operand]
-        return MathInstruction(self.instruction, operand, operand, TAG[self.accumulator], opcode, self.operation)
+        operands = (TAG[operand] for operand in self.operands)
+        return MathInstruction(self.instruction, *operands, TAG[self.accumulator], opcode, self.operation)
 
 
-_SATURATE = MathOperation.multiply_add_saturate
-#: Mainloops of tensor cores with iterators of their own. Those of bf16 are those of f16.
+_SATURATE, _UPCAST = MathOperation.multiply_add_saturate, MathOperation.multiply_add_mixed_input_upcast
+#: Mainloops of tensor cores with iterators of their own. Those of bf16 are those of f16, those of u8 those of s8.
 MAINLOOPS = [
     F16 := Kind("f16", "f32", (16, 8, 16)),
     F16_OF_8 := Kind("f16", "f32", (16, 8, 8)),
@@ -57,6 +65,8 @@ MAINLOOPS = [
     INT8 := Kind("s8", "s32", (16, 8, 32), 80, _SATURATE),
     TURING_INT8 := Kind("s8", "s32", (8, 8, 16), 75, _SATURATE),
     F64 := Kind("f64", "f64", (8, 8, 4)),
+    Kind("f16", "f32", (16, 8, 16), 80, _UPCAST, "s8"),
+    Kind("s8", "f32", (16, 8, 16), 80, _UPCAST, "f16"),
 ]
 _ACCUMULATED_IN_F16 = Kind("f16", "f16", (16, 8, 16))
 #: What epilogues of tensor cores write: other types have the iterators of these.
@@ -86,10 +96,11 @@ class Mainloop:
 
     def is_accepted(self) -> bool:
         """Whether a kernel may have it."""
-        operand = TAG[self.kind.operand]
         interleaved = self.layouts[0] is COLUMNS32
-        widest = 1 if self.kind.operand == "f64" else 128 // element(operand).bits
-        A, B = (TensorDescription(operand, layout, widest) for layout in self.layouts)
+        A, B = (
+            TensorDescription(TAG[operand], layout, 1 if operand == "f64" else 128 // element(TAG[operand]).bits)
+            for operand, layout in zip(self.kind.operands, self.layouts, strict=True)
+        )
         C = TensorDescription(TAG["s8"], COLUMNS32, 8) if interleaved else TensorDescription(TAG["f32"], ROW, 1)
         try:
             tile = TileDescription(self.shape, self.stages, self.warps, self.kind.math)
@@ -109,11 +120,14 @@ class Mainloop:
     def cpp(self) -> str:
         """Return the call that proves it."""
         kind = self.kind
-        layouts = ", ".join(_LAYOUTS[layout] for layout in self.layouts)
+        operands = ", ".join(
+            f"{SPELLED[operand]}, {_LAYOUTS[layout]}"
+            for operand, layout in zip(kind.operands, self.layouts, strict=True)
+        )
         interleaved = ", true" if self.layouts[0] is COLUMNS32 else ""
         return (
-            f"proof::mainloop<{_tile(self.shape, self.warps)}, {_shape(kind.instruction)}, {SPELLED[kind.operand]}, "
-            f"{layouts}, {SPELLED[kind.accumulator]}, {self.stages}, {kind.math.operator_cpp}{interleaved}>();"
+            f"proof::mainloop<{_tile(self.shape, self.warps)}, {_shape(kind.instruction)}, "
+            f"{operands}, {SPELLED[kind.accumulator]}, {self.stages}, {kind.math.operator_cpp}{interleaved}>();"
         )
 
 

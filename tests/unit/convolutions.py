@@ -51,6 +51,7 @@ def conv(
 ) -> Conv2dOperation:
     """Return a convolution; alignments are the largest by default, and 1 where single elements are loaded."""
     operand, accumulator, output = types
+    second = tile.get("second", operand)
     instruction, shape, warps, stages = (TILES if opcode == TENSOR_OP else SIMT_TILES)[operand]
     if alignments is None:
         single = opcode == SIMT or operand is f64
@@ -63,9 +64,9 @@ def conv(
         tile.get("shape", shape),
         tile.get("stages", stages),
         tile.get("warps", warps),
-        pycutlass.MathInstruction(tile.get("instruction", instruction), operand, operand, accumulator, opcode, math),
+        pycutlass.MathInstruction(tile.get("instruction", instruction), operand, second, accumulator, opcode, math),
     )
-    described = zip((operand, operand, output), layouts, alignments, strict=True)
+    described = zip((operand, second, output), layouts, alignments, strict=True)
     A, B, C = (pycutlass.TensorDescription(*each) for each in described)
     compute = accumulator if accumulator in (f64, f16) else f32
     if functor is None:

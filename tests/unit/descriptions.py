@@ -61,18 +61,20 @@ def parts(
     capability: int = 80,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Return the keywords of an Ampere-style GemmOperationUniversal that is valid; each may then be replaced."""
+    """Return the keywords of an Ampere-style GemmOperationUniversal that is valid; each may then be replaced.
+
+    `second` among the changes is the type of B, where it is another than that of A.
+    """
     chosen = {"instruction": (16, 8, 16), "tile": (128, 128, 32), "warps": (2, 2, 1), "stages": 3, "opcode": TENSOR_OP}
     chosen |= KINDS[kind] | changes
     operand, accumulator, output = (TAG[short] for short in chosen["types"])
-    instruction = pycutlass.MathInstruction(
-        chosen["instruction"], operand, operand, accumulator, chosen["opcode"], math
-    )
+    second = TAG[chosen.get("second", chosen["types"][0])]
+    instruction = pycutlass.MathInstruction(chosen["instruction"], operand, second, accumulator, chosen["opcode"], math)
     single = kind.endswith("simt") or kind == "f64"  # these load single elements
-    widest = [1 if single else 128 // element(tag).bits for tag in (operand, operand, output)]
+    widest = [1 if single else 128 // element(tag).bits for tag in (operand, second, output)]
     A, B, C = (
         pycutlass.TensorDescription(tag, order, most if alignment is None else alignment)
-        for tag, order, most in zip((operand, operand, output), layouts, widest, strict=True)
+        for tag, order, most in zip((operand, second, output), layouts, widest, strict=True)
     )
     compute = accumulator if accumulator in (TAG["f16"], TAG["f64"]) else TAG["f32"]
     return {
@@ -89,6 +91,15 @@ def parts(
 def ampere(kind: str = "f16", layouts: tuple[Any, Any, Any] = (ROW, COLUMN, ROW), **options: Any) -> Any:
     """Return an Ampere-style operation; `options` are those of `parts`."""
     return GemmOperationUniversal(**parts(kind, layouts, **options))
+
+
+def mixed_parts(
+    a: str = "f16", b: str = "s8", layouts: tuple[Any, Any, Any] = (ROW, COLUMN, ROW), **options: Any
+) -> dict[str, Any]:
+    """Return the keywords of a kernel that converts the operand of 8 bits to the type of the other one."""
+    wide = a if BY_SHORT_NAME[a].bits == 16 else b
+    kind = {"types": (a, "f32", wide), "second": b, "math": pycutlass.MathOperation.multiply_add_mixed_input_upcast}
+    return parts("f16", layouts, **kind | options)
 
 
 def native_parts(

@@ -40,6 +40,14 @@ WRONG_INSTRUCTIONS: list[tuple[dict[str, Any], list[str]]] = [
         ["element_a and element_b must be the same type", "Hopper-native kernels multiply operands of one type"],
     ),
     (
+        {"element_b": cutlass.int8},
+        ["TensorOp f16 x s8 -> f32, [16, 8, 16], multiply_add. Near", "[16, 8, 16], multiply_add_mixed_input_upcast"],
+    ),
+    (
+        {"instruction_shape": None, "element_b": cutlass.int8},
+        ["Hopper-native kernels multiply operands of one type", "math_operation=MathOperation.multiply_add_mixed_inp"],
+    ),
+    (
         {"instruction_shape": None, "element_accumulator": cutlass.int32},
         ["Hopper-native kernels", "multiply f16 and accumulate in f32, or f16 and accumulate in f16", "cutlass.int32"],
     ),

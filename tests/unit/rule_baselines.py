@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from descriptions import COLUMN, ROW, TAG, native_parts, parts
+from descriptions import COLUMN, ROW, TAG, mixed_parts, native_parts, parts
 from gemv_classes import gemv
 
 from pycutlass import (
@@ -110,6 +110,7 @@ BASELINES: dict[str, dict[str, Any]] = {
     "int8 clamped": int8("s8"),
     "int8 simt": int8_simt(),
     "interleaved": interleaved(),
+    "mixed": mixed_parts(),
     "turing": turing(),
     "turing int8": int8(capability=75, instruction=(8, 8, 16), stages=2),
     "turing simt": parts("f32_simt", capability=75, stages=2),

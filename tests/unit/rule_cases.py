@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from descriptions import COLUMN, ROW, TAG, native_parts, parts
+from descriptions import COLUMN, ROW, TAG, mixed_parts, native_parts, parts
 from epilogue_functions import biased, gated, linear, reduced, selecting, tile_sums
 from extra_epilogue import ExtraEpilogue
 from rule_baselines import (
@@ -46,6 +46,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         "f16",
         {"tile_description": OVER_F32["tile_description"]},
         ["multiply_add_fast_f16 rounds operands of cutlass.float32", "got cutlass.float16", "use multiply_add"],
+    ),
+    (
+        "mixed",
+        {"B": tensor("f16", COLUMN, 8)},
+        ["operand B is cutlass.float16", "multiplies cutlass.float16 with cutlass.int8: describe B with cutlass.int8 "],
     ),
     ("int8", {"B": tensor("s32", COLUMN, 4)}, ["operand B is cutlass.int32", "multiplies cutlass.int8"]),
     ("f16", {"B": tensor("f16", cutlass.TensorNHWC, 8)}, ["operand B of a GEMM is a matrix", "TensorNHWC"]),
@@ -271,6 +276,21 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         ["operand A is contiguous along K", "2 stages", "2 elements between lines", "reads 4", "use K=8"],
     ),
     ("simt", tile("simt", threadblock_shape=(128, 128, 32), stages=3), ["1 elements between lines", "use K below 32"]),
+    # Operands of two types
+    (
+        "mixed",
+        {"B": tensor("s8", ROW, 16)},
+        ["convert operand B of cutlass.int8 to cutlass.float16", "describe B as cutlass.ColumnMajor"],
+    ),
+    (
+        "mixed",
+        mixed_parts("u8", "bf16") | {"A": tensor("u8", COLUMN, 16)},
+        ["convert operand A of cutlass.uint8 to cutlass.bfloat16", "describe A as cutlass.RowMajor"],
+    ),
+    ("mixed", tile("mixed", stages=2), ["are pipelines of cp.async: they need 3 stages or more, got 2"]),
+    ("mixed", {"B": tensor("s8", COLUMN, 2)}, ["cp.async", "operand B of cutlass.int8 needs alignment 4, got 2"]),
+    ("mixed", {"compute_capability": 75}, ["multiply operands of one type", "describe compute_capability=80"]),
+    ("mixed", tile("mixed", threadblock_shape=(128, 128, 128)), ["operand A", "K=128 must divide the 64 elements"]),
     # Loads
     (
         "f64",

@@ -315,6 +315,49 @@ assert soon(lambda: not own.alive)
 """)
 
 
+def test_torch_has_its_memory_back_before_the_capture_ends():
+    """`torch.compile` refuses what is alive then in a graph's pool, and belongs to no tensor that it knows."""
+    run(
+        _OTHERS
+        + _TORCH
+        + """
+before, _ = split()  # loads the kernel
+before.sync()
+slabs, stream = [Theirs(4096, 1) for _ in range(2)], Stream(1)  # nothing may be allocated under capture
+class Lent:
+    def __init__(self):
+        self.ptr = slabs[0].ptr
+    def data_ptr(self):
+        return self.ptr
+    def __del__(self):
+        freed.append(self.ptr)
+torch.empty = lambda size, dtype, device: Lent()
+theirs[1] = stream.ptr
+A, B, D = Array(1, a), Array(1, b), Array(1, nothing)
+def make():
+    with pycutlass.allocating_with("torch"):
+        return pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D, split_k_slices=2)
+elsewhere = make()  # with memory that was taken on another stream, which a mark would have to be on
+slabs.reverse()
+with busy(1, stream), captured(stream) as graph:
+    arguments = make()
+    operation.run(arguments)
+    assert not freed
+    del arguments
+    assert freed == [slabs[0].ptr]
+    elsewhere._execution._buffers["workspace"].stream = _core.Stream(1, stream.ptr)
+    del elsewhere
+    assert freed == [slabs[0].ptr]
+assert soon(lambda: freed == [slab.ptr for slab in slabs])
+for _ in range(2):
+    D.set(nothing)
+    graph.replay()
+    _core.Stream(1, stream.ptr).synchronize()
+    assert (D.now() == a @ b).all()
+"""
+    )
+
+
 # What is chosen
 
 

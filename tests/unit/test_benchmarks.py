@@ -25,6 +25,7 @@ from benchmarks import (  # noqa: E402
     native_gemms,
     problems,
     timing,
+    tuning,
 )
 from benchmarks import compile as compiling  # noqa: E402
 from pycutlass import KernelSchedule, RasterOrder  # noqa: E402
@@ -171,7 +172,7 @@ def test_a_child_imports_this_package(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "main", [imports.main, compiling.main, launch.main, gemm.main, gemm_classes.main, native_gemms.main]
+    "main", [imports.main, compiling.main, launch.main, gemm.main, gemm_classes.main, native_gemms.main, tuning.main]
 )
 def test_unknown_parts_are_refused(main, capsys):
     with pytest.raises(SystemExit):

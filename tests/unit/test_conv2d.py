@@ -123,6 +123,12 @@ REFUSED: list[tuple[Any, list[str]]] = [
     (lambda: conv(fprop, "fixed_channels", alignments=(4, 2, 8)), ["fixed_channels", "4 for A", "2 for B"]),
     (lambda: conv(wgrad, "optimized", (s8, s32, s8)), ["int8", "fprop", "wgrad"]),
     (
+        lambda: conv(
+            fprop, "optimized", alignments=8, second=s8, math=pycutlass.MathOperation.multiply_add_mixed_input_upcast
+        ),
+        ["convolutions multiply operands of one type", "float16 and cutlass.int8", "convert one of them"],
+    ),
+    (
         lambda: conv(fprop, "optimized", layouts=(cutlass.RowMajor,) * 3),
         ["TensorNHWC", "TensorC32RSK32", "cutlass.RowMajor"],
     ),

@@ -23,6 +23,7 @@ from pycutlass.toolkit import without_memo
 
 KINDS = {"python", "python gpu", "pycon", "sh", "text"}
 GENERATED = {"docs/gpu-results.md"}  # by a tool, on a machine with a GPU
+COMPILES = re.compile(r"\b(add_module|pycutlass\.export|export_library|pytorch\.build)\(")
 COMMANDS = [
     pytest.param(line, id=f"{page.name}: {line}")
     for page in pages.PAGES
@@ -42,7 +43,7 @@ def kinds(page: Path) -> set[str]:
 
 def marked(page: Path) -> object:
     """A page that compiles a kernel is marked so."""
-    compiles = any("add_module(" in block.text for block in pages.blocks(page) if block.kind == "python")
+    compiles = any(COMPILES.search(block.text) for block in pages.blocks(page) if block.kind == "python")
     return pytest.param(page, marks=[pytest.mark.compile] if compiles else [], id=page.name)
 
 

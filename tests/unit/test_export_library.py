@@ -108,6 +108,22 @@ assert is_right(tensors)
 """)
 
 
+def test_each_library_finds_its_own_kernels():
+    """Host sides come from memory, by paths: libraries, and this package, must not have one of them twice."""
+    run("""
+operations = [gemm(), gemm("stream_k"), gemm(), gemm("stream_k")]
+libraries = [load_library(made(operation=operation, name=f"kernels_{number}"))
+             for number, operation in enumerate(operations)]
+for library in libraries:
+    tensors = drawn(5, 6, 7)
+    library["product"].run(**tensors)
+    assert is_right(tensors)
+lines = Path("/proc/self/maps").read_text().splitlines()
+hosts = {line.split()[4] for line in lines if "pycutlass-host" in line}  # by the number of the file
+assert len(hosts) >= len(operations), lines
+""")
+
+
 def test_a_workspace_is_zeroed_for_each_launch():
     """The kernel of stream-K leaves its semaphores as they are, and finds zeros again."""
     run("""

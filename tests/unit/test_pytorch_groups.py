@@ -147,10 +147,24 @@ def test_scaled_mm_of_integers_is_float32() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_scaled_mm_is_of_matrices(device: str) -> None:
-    a, scale = torch.ones(2, 16, 16, device=device).to(torch.float8_e4m3fn), torch.ones((), device=device)
-    with pytest.raises(ArgumentError, match=r"mat_a must be a matrix, got shape \(2, 16, 16\)"):
-        ops.scaled_mm(a, a[0].T, scale, scale)
+def test_scaled_mm_is_of_matrices_or_stacks_of_as_many(device: str) -> None:
+    a, one = torch.ones(2, 16, 32, device=device).to(torch.float8_e4m3fn), torch.ones((), device=device)
+    with pytest.raises(ArgumentError, match=r"stacks of as many matrices, got shapes \(2, 16, 32\) and \(32, 16\)"):
+        ops.scaled_mm(a, a[0].T, one, one)
+    refused = {
+        r"scale_a must be one number, or one for each row of mat_a, of shape \(16,\) or \(16, 1\); got \(8,\)": (
+            a[0],
+            8,
+        ),
+        r"scale_a .* of shape \(16,\) or \(16, 1\) or \(2, 16\) or \(2, 16, 1\); got \(2,\)": (a, 2),
+    }
+    for message, (of_a, extent) in refused.items():
+        with pytest.raises(ArgumentError, match=message):
+            ops.scaled_mm(of_a, of_a.mT, torch.ones(extent, device=device), one)
+    with pytest.raises(ArgumentError, match=r"scale_b must be .* of shape \(16,\) or \(1, 16\); got \(16, 1\)"):
+        ops.scaled_mm(a[0], a[0].T, one, torch.ones(16, 1, device=device))
+    with pytest.raises(ArgumentError, match=r"scale_b must be of float32, .* got torch.float64"):
+        ops.scaled_mm(a[0], a[0].T, one, one.double())
 
 
 def test_scaled_mm_has_no_gradient() -> None:

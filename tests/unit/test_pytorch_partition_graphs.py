@@ -223,6 +223,20 @@ def test_a_compiler_that_joins_the_rest_leaves_less_to_gain() -> None:
     assert gains[0] > gains[1] > 0
 
 
+@pytest.mark.parametrize(
+    ("sm", "dtype", "least", "most"), [(80, "float16", 0.1, 1), (90, "float16", 0, 0), (90, "float32", 1e-3, 1)]
+)
+def test_convolutions_on_hopper_are_taken_where_they_gain(sm: int, dtype: str, least: float, most: float) -> None:
+    """cuDNN's kernels are Hopper-native there, and ours are not."""
+    kind = getattr(torch, dtype)
+    graph = make_fx(lambda x, w: torch.relu(torch.conv2d(x, w, padding=1)), tracing_mode="fake")(
+        some(32, 128, 28, 28, dtype=kind).to(memory_format=torch.channels_last), some(128, 128, 3, 3, dtype=kind)
+    ).graph
+    found = found_in(graph, Options(sm=sm, min_gain=1e-9), compiling._inlined, is_compiled=True)
+    shares = [region.gain for region in found.regions] or [0.0]
+    assert least <= shares[0] <= most, found.left
+
+
 def test_what_no_kernel_takes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = Function(lambda x, w: torch.relu(x @ w)), (some(4, 8), some(8, 8))
 
@@ -307,6 +321,9 @@ def test_fast_math() -> None:
         ({"min_gain": 2}, "from 0 .every region. to below 1"),
         ({"min_gain": "much"}, "must be a share"),
         ({"rest": "triton"}, "rest must be"),
+        ({"mode": "reduce_overhead"}, "mode must be .* Did you mean reduce-overhead"),
+        ({"mode": ["max-autotune"]}, "mode must be"),
+        ({"mode": "max-autotune", "rest": "eager"}, "which rest='eager' leaves out"),
         ({"rest": np.array(["inductor", "eager"])}, "rest must be"),
         ({"budget": "5 parsecs"}, "budget must be seconds"),
         ({3: 1}, "which are text"),

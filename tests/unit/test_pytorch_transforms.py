@@ -18,7 +18,6 @@ from pycutlass.errors import ArgumentError
 from pycutlass.pytorch import GroupedLinear, Linear, SwiGLU
 from pycutlass.toolkit import find_cutlass, own_include
 
-WIDE = torch.ones(8, 32).T
 OFFS = torch.tensor([3, 8], dtype=torch.int32)
 BATCH = 3
 X, W, BIAS = (numbers(*shape, dtype=torch.float32) for shape in ((8, 16), (8, 16), (8,)))
@@ -157,12 +156,6 @@ def test_gradients_of_a_batch() -> None:
     found = torch.autograd.grad(made.sum(), (x, weight))
     wanted = torch.autograd.grad(functional.gelu(functional.linear(x, weight)).sum(), (x, weight))
     torch.testing.assert_close(found, wanted)
-
-
-def test_other_operators_are_called_once_for_each_of_a_batch() -> None:
-    a, b, scale = numbers(BATCH, 16, 32).detach().to(torch.float8_e4m3fn), WIDE.to(torch.float8_e4m3fn), torch.ones(1)
-    made = torch.vmap(lambda each: ops.scaled_mm(each, b, scale, scale))(a)
-    torch.testing.assert_close(made, torch.stack([ops.scaled_mm(each, b, scale, scale) for each in a]))
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from convolutions import OPERATIONS
-from descriptions import ampere, hopper
+from descriptions import ampere, hopper, native_parts
 from hopper_classes import CLASSES
 
 import pycutlass
 from pycutlass import GemmOperationUniversal, KernelSchedule, TileDescription, cutlass
+from pycutlass.epilogue import Row, Tensor, relu
 from pycutlass.errors import ArgumentTypeError
 from pycutlass.families.sm90_products import clean_registers
 from pycutlass.families.sm90_register_a import spills
@@ -19,6 +20,18 @@ from pycutlass.families.sm90_register_a import spills
 def with_tile(like: GemmOperationUniversal, capability: int, tile: TileDescription) -> GemmOperationUniversal:
     parts = (like.A, like.B, like.C, like.epilogue_functor, like.swizzling_functor, like.D)
     return GemmOperationUniversal(capability, tile, *parts, like.swap_ab and tile.is_sm90)
+
+
+def one_row(accum: Any, bias: Row) -> Any:
+    return relu(accum + bias)
+
+
+def row_and_matrix(accum: Any, bias: Row, residual: Tensor) -> Any:
+    return relu(accum + bias) + residual
+
+
+def four_rows(accum: Any, mean: Row, scale: Row, weight: Row, bias: Row) -> Any:
+    return relu((accum - mean) * scale * weight + bias)
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -35,6 +48,32 @@ def test_each_is_a_description_and_none_spills(name: str) -> None:
     areas = [tile.threadblock_shape[0] * tile.threadblock_shape[1] for tile in tiles]
     first = [area for area, tile in zip(areas, tiles, strict=True) if _is_of_first_list(tile, tiles[0])]
     assert first == sorted(first, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "output", "pingpong", "cooperative"),
+    [
+        (lambda accum: relu(accum), "f16", 192, 192),
+        (one_row, "f16", 192, 176),
+        (row_and_matrix, "f16", 176, 160),
+        (four_rows, "f16", 144, 160),
+        (lambda accum: relu(accum), "f32", 168, 160),
+        (one_row, "f32", 128, 112),
+        (row_and_matrix, "f32", 104, 112),
+    ],
+)
+def test_functions_leave_their_sums_fewer_registers(
+    function: Any, output: str, pingpong: int, cooperative: int
+) -> None:
+    """As builds without spills had."""
+    parts = native_parts(output=output)
+    C = parts["C"]
+    functor = pycutlass.epilogue_function(function)(C.element, C.alignment)
+    like = GemmOperationUniversal(**parts | {"epilogue_functor": functor})
+    most = dict.fromkeys(KernelSchedule, 0)
+    for tile in pycutlass.tile_descriptions(like):
+        most[tile.kernel_schedule] = max(most[tile.kernel_schedule], tile.accumulator_registers)
+    assert (most[KernelSchedule.Pingpong], most[KernelSchedule.Cooperative]) == (pingpong, cooperative)
 
 
 def _is_of_first_list(tile: TileDescription, first: TileDescription) -> bool:

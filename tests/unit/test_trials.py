@@ -379,3 +379,10 @@ def test_pruning_never_makes_a_pick_of_what_was_none(trials: list[Trial], most: 
         assert {*after} <= {*before}
         if since is None:
             assert after == before[:most]
+
+
+def test_a_database_without_trials_is_empty(tmp_path):
+    database = Database(tmp_path / "trials.db")
+    assert database.is_empty and Database(tmp_path / "none.db", make=False).is_empty
+    database.add(trial(0))
+    assert not database.is_empty and not Database(tmp_path / "trials.db", make=False).is_empty

@@ -54,6 +54,36 @@ made.prepare(0, candidate, artifacts, False)
 """)
 
 
+def test_equal_results_are_compared_once():
+    """They are right where those that they equal are; others are looked at, and so is what is written beside them."""
+    run("""
+made = bench()
+looked, check = [], made._check_memory
+made._check_memory = lambda raw, candidate: (looked.append(len(raw)), check(raw, candidate))
+for number in range(3):
+    made.prepare(number, candidate, artifacts, True)
+assert len(looked) == 1
+known = next(iter(made._found_right.values()))
+known[4096] ^= 1  # as if another kernel had rounded otherwise
+made.prepare(3, candidate, artifacts, True)
+assert len(looked) == 2
+launch = made._launch
+def stray(candidate):
+    right = launch(candidate)
+    def both():
+        right()
+        pycutlass._core.fill(made._buffer.pointer + 4095, 0, 1, made._stream)
+    return both
+made._launch = stray
+try:
+    made.prepare(4, candidate, artifacts, True)
+except WrongResultError as error:
+    assert str(error) == "it wrote beside D", error
+else:
+    raise AssertionError("not seen")
+""")
+
+
 @pytest.mark.parametrize("place", ["made._buffer.pointer + 4095", "made._buffer.pointer + 4096 + 4 * 20 * 12"])
 def test_what_is_written_beside_d_is_seen(place):
     run(f"""

@@ -200,6 +200,10 @@ def prepare(made, candidate):
     made.prepare(0, candidate, [dict(each.artifacts) for each in candidate.kernels], True)
     assert len(made.measure(0)) == 3
 
+def forget(made):
+    made._bounds.clear()
+    made._found_right.clear()
+
 def wrong(made, candidate, *words):
     try:
         prepare(made, candidate)
@@ -224,7 +228,7 @@ operation = gemm()
 made = GpuBench(Problem(kind_of(operation), 20, 12, 16, source="{source}"), TuningOptions())
 prepare(made, Candidate(operation))
 made._beside._values["C"]._drawn = {{shape: each + 1 for shape, each in made._beside._values["C"]._drawn.items()}}
-made._bounds.clear()
+forget(made)
 wrong(made, Candidate(operation), "240 of 240 elements that were checked are wrong")
 """)
 
@@ -250,7 +254,7 @@ if "{changed}" == "second":
 else:
     drawn = made._beside._values["{changed}"]
     drawn._drawn = {{shape: each + 1 for shape, each in drawn._drawn.items()}}
-    made._bounds.clear()
+    forget(made)
     wrong(made, Candidate(operation), "240 of 240 elements that were checked are wrong")
 """)
 
@@ -262,7 +266,7 @@ def seen(made, candidate):
     prepare(made, candidate)
     drawn = made._beside._values["C"]
     drawn._drawn = {{shape: each + 1 for shape, each in drawn._drawn.items()}}
-    made._bounds.clear()
+    forget(made)
     wrong(made, candidate, " that were checked are wrong")
 
 operation = group("device")
@@ -313,7 +317,7 @@ prepare(made, candidate)
 assert len(made._beside.inputs["gain"]) == 3
 drawn = made._beside._values["gain"]
 drawn._drawn = {{shape: each + 1 for shape, each in drawn._drawn.items()}}
-made._bounds.clear()
+forget(made)
 wrong(made, candidate, "elements of problem 0 that were checked are wrong")
 """)
 
@@ -332,7 +336,7 @@ prepare(made, candidate)
 for name in ("C", "extra", "bias"):
     drawn, before = made._beside._values[name], made._beside._values[name]._drawn
     drawn._drawn = {{shape: each + 1 for shape, each in before.items()}}
-    made._bounds.clear()
+    forget(made)
     wrong(made, candidate, "240 of 240 elements that were checked are wrong")
     drawn._drawn = before
 """)

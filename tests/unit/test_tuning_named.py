@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +180,64 @@ def test_sizes_that_are_no_group() -> None:
         group_problem_of([8, "x"], 8, 8)
     with pytest.raises(ArgumentError, match=r"problem_sizes\[0\] must be at least 0, got -1"):
         group_problem_of([-1], 8, 8)
+
+
+OWN = """
+import pycutlass
+from pycutlass.epilogue import Row
+
+@pycutlass.epilogue_function
+def shifted(accum, shift: Row):
+    return pycutlass.relu(accum + shift)
+
+plain = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with epilogue functions, which is a module as well."""
+    file = tmp_path / "own_epilogues.py"
+    file.write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_epilogues", raising=False)
+    return file
+
+
+@pytest.mark.parametrize("where", ["own_epilogues", "own_epilogues.py", "./own_epilogues.py"])
+def test_functions_of_users_are_found(own: Path, where: str) -> None:
+    """A problem is that of a plan, also in the process that measures, which does not find the module."""
+    (own.parent / "list.csv").write_text(f"m,n,k,epilogue\n64,256,128,{where}:shifted\n64,256,128,gelu\n")
+    first, second = read_problems(own.parent / "list.csv")
+    namespace: dict[str, Any] = {}
+    exec(compile(OWN, str(own), "exec"), namespace)
+    spec = pycutlass.TensorSpec
+    plan = pycutlass.Gemm(
+        spec((64, 128), "float16"), spec((128, 256), "float16", (1, 128)), epilogue=namespace["shifted"]
+    )
+    assert first == problems_of(plan)[0] and second.name.endswith("gelu")
+    assert pickle.loads(pickle.dumps(first)) == first and considered(first, TuningOptions(), GPU)
+    assert first.name == "64x256x128 f16 x f16 -> f16, shifted"
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("own_epilogues.py:shifte", ArgumentError, "own_epilogues.py has no shifte; .* shifted. Did you mean shifted"),
+        ("own_epilogues:plain", ArgumentTypeError, "must be an epilogue function, and it is 3: decorate it"),
+        ("nowhere.py:shifted", ArgumentError, "cannot be imported: FileNotFoundError: there is no file"),
+        ("no.such.module:shifted", ArgumentError, "cannot be imported: ModuleNotFoundError"),
+        ("ends.py:shifted", ArgumentError, "cannot be imported: SystemExit"),
+        ("wrong.py:shifted", ArgumentError, "cannot be imported: ZeroDivisionError"),
+        (":shifted", ArgumentError, "a function of no module, which cannot be imported"),
+    ],
+)
+def test_what_is_no_function_of_a_user(own: Path, name: str, error: type[Exception], said: str) -> None:
+    (own.parent / "ends.py").write_text("raise SystemExit(3)")
+    (own.parent / "wrong.py").write_text("1 / 0")
+    with pytest.raises(error, match=said):
+        problem_of(64, 256, 128, epilogue=name)
+    (own.parent / "list.csv").write_text(f"m,n,k,epilogue\n64,256,128,{name}\n")
+    with pytest.raises(ArgumentError, match=f"list.csv, line 2: .*{said}"):
+        read_problems(own.parent / "list.csv")

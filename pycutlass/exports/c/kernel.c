@@ -94,9 +94,26 @@ static int check_digest(stored_kernel const* stored, char const* side, unsigned 
                 side, stored->name, digest, expected);
 }
 
-/// Loads a shared object from memory. dlopen compares paths as text before it looks at the file, so each has its own.
-static void* open_image(unsigned char const* image, uint64_t bytes) {
+static int is_loaded(char const* path) {
+  void* const library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  if (library) dlclose(library);
+  return library != NULL;
+}
+
+/// Writes a path that names a file descriptor and that nothing is loaded by: dlopen compares paths as text before it
+/// looks at the file. Other libraries of kernels in the process do likewise, so a count of one's own is not enough.
+/// While the descriptor is open, no other thread can take the path.
+static void name_file(char* path, int file) {
   static unsigned counter;  // under the lock
+  do {
+    strcpy(path, "/proc/self/fd");
+    for (unsigned rest = ++counter; rest; rest >>= 1) strcat(path, rest & 1 ? "/." : "//.");
+    sprintf(path + strlen(path), "/%d", file);
+  } while (is_loaded(path));
+}
+
+/// Loads a shared object from memory.
+static void* open_image(unsigned char const* image, uint64_t bytes) {
   int const file = memfd_create("pycutlass-host", MFD_CLOEXEC);
   if (file < 0) return NULL;
   uint64_t written = 0;
@@ -105,9 +122,8 @@ static void* open_image(unsigned char const* image, uint64_t bytes) {
     if (step <= 0) break;
     written += (uint64_t)step;
   }
-  char path[128] = "/proc/self/fd";
-  for (unsigned rest = ++counter; rest; rest >>= 1) strcat(path, rest & 1 ? "/." : "//.");
-  snprintf(path + strlen(path), 16, "/%d", file);
+  char path[128];  // of 13 bytes, three for each bit of the counter, and a number
+  name_file(path, file);
   void* const handle = written == bytes ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
   close(file);
   return handle;

@@ -62,6 +62,8 @@ _GROUP_SCHEDULES = {
 class _Ampere(KernelFamily):
     """Kernels of CUTLASS's 2.x API, which run on every later GPU."""
 
+    _pairs = ", or float16 or bfloat16 and int8 or uint8"
+
     def _why_not(self, math: Math) -> str:
         if reason := super()._why_not(math):
             return reason
@@ -318,8 +320,11 @@ def check_mainloop(compute_capability: int, tile: Tile, A: Tensor, B: Tensor, C:
         raise DescriptionError(
             f"instruction_shape [8, 8, 16] is Turing's: use compute_capability=75{stages}{later}".rstrip(",")
         )
-    if any(operand.order.interleave > 1 for operand in (A, B, C)) or (math.a.is_integer and math.is_tensor_op):
+    interleaved = any(operand.order.interleave > 1 for operand in (A, B, C))
+    if interleaved or (math.accumulator.is_integer and math.is_tensor_op):
         tensor_op.check_integer_layouts(tile, A, B, C)
+    if math.a is not math.b:
+        tensor_op.check_upcast(tile, A, B)
     check = tensor_op.check_tensor_op if math.is_tensor_op else simt.check_simt
     check(tile, A, B, C)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pycutlass import _core
 from pycutlass.enums import MathOperation
 from pycutlass.families.parts import Product
@@ -17,8 +19,20 @@ _ANY = ((_ROW, _ROW), (_ROW, _COLUMN), (_COLUMN, _ROW), (_COLUMN, _COLUMN))
 _ALONG_K = ((_ROW, _COLUMN), INTERLEAVED[:2])
 _SATURATE = (MathOperation.multiply_add_saturate,)
 _MULTIPLY_ADD = (MathOperation.multiply_add,)
+_MIXED = (MathOperation.multiply_add_mixed_input_upcast,)
 _FAST_F16, _FAST_BF16 = MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16
 _FAST = (*_MULTIPLY_ADD, _FAST_F16, _FAST_BF16, MathOperation.multiply_add_fast_f32)
+
+#: The operand of 8 bits is contiguous along K; the other one has any layout.
+_B_ALONG_K, _A_ALONG_K = ((_ROW, _COLUMN), (_COLUMN, _COLUMN)), ((_ROW, _ROW), (_ROW, _COLUMN))
+
+
+def _mixed(wide: str, accumulator: str) -> Iterator[Product]:
+    """Yield what multiplies a float of 16 bits and an integer of 8 bits, which is converted to that float."""
+    for narrow in ("s8", "u8"):
+        yield Product(_TENSOR_OP, wide, narrow, accumulator, (16, 8, 16), _B_ALONG_K, operations=_MIXED)
+        yield Product(_TENSOR_OP, narrow, wide, accumulator, (16, 8, 16), _A_ALONG_K, operations=_MIXED)
+
 
 PRODUCTS = (
     # The 64-bit shared-memory layouts are filled element by element (default_mma_core_sm80.h).
@@ -37,4 +51,7 @@ PRODUCTS = (
     Product(_TENSOR_OP, "s8", "s8", "s32", (8, 8, 16), _ALONG_K, operations=_SATURATE),
     # dp4a multiplies four at once (cutlass/gemm/threadblock/default_mma_core_simt.h).
     Product(_SIMT, "s8", "s8", "s32", (1, 1, 4), _ANY, 4),
+    *_mixed("f16", "f32"),
+    *_mixed("f16", "f16"),
+    *_mixed("bf16", "f32"),
 )

@@ -20,6 +20,7 @@ __all__ = [
     "check_integer_layouts",
     "check_tensor_op",
     "check_turing",
+    "check_upcast",
     "shares_evenly",
     "why_not_written",
 ]
@@ -83,6 +84,11 @@ def shares_evenly(beside: int, lines: int, lanes: int, warps: int, *, striped: b
 def check_turing(tile: Tile) -> None:
     """Check what Turing asks of a tile."""
     math, wrong, given = tile.math_instruction, [], []
+    if math.a is not math.b:
+        raise DescriptionError(
+            f"Turing's tensor cores (compute_capability=75) multiply operands of one type, got {math.a} and {math.b}: "
+            f"describe compute_capability=80"
+        )
     shape = _TURING.get(math.a.short)
     if math.is_tensor_op and math.instruction_shape != shape:
         wrong.append(
@@ -136,6 +142,23 @@ def check_integer_layouts(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
         raise DescriptionError(
             f"int8 tensor-core kernels take A RowMajor and B ColumnMajor, both contiguous along K, since ldmatrix "
             f"cannot transpose 8-bit elements; got {A.order} and {B.order}. Describe them so, or {_SIMT_INT8}"
+        )
+
+
+def check_upcast(tile: Tile, A: Tensor, B: Tensor) -> None:
+    """Check what a mainloop asks for that converts one operand to the other's type (mma_mixed_input_tensor_op.h)."""
+    narrow, operand, layout = ("A", A, "RowMajor") if A.type.bits < B.type.bits else ("B", B, "ColumnMajor")
+    wide = B.type if operand is A else A.type
+    if (A.layout, B.layout) not in tile.math_instruction.product.layouts:
+        raise DescriptionError(
+            f"kernels that convert operand {narrow} of {operand.type} to {wide} take it contiguous along K, since "
+            f"ldmatrix cannot transpose 8-bit elements: describe {narrow} as cutlass.{layout}, got {operand.order}; or "
+            f"convert it to {wide} before"
+        )
+    if (tile.stages or 0) < 3:
+        raise DescriptionError(
+            f"kernels that convert operand {narrow} of {operand.type} to {wide} are pipelines of cp.async: they need 3 "
+            f"stages or more, got {tile.stages}"
         )
 
 

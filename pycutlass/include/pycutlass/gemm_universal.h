@@ -20,6 +20,7 @@
 #include <cutlass/gemm/threadblock/threadblock_swizzle.h>
 
 #include "pycutlass/loads.h"
+#include "pycutlass/mixed_input.h"
 #include "pycutlass/swizzle.h"
 #include "pycutlass/tensor.h"
 

@@ -33,8 +33,15 @@ def _prelu(x: torch.Tensor, slopes: torch.Tensor) -> Any:
 
 #: Batch norms whose further results follow from their statistics in eval mode.
 _WITH_STATISTICS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
-#: Operators that are taken apart when a model is captured, since they are none that go element by element.
-_TAKEN_APART = {_aten.prelu.default: _prelu}
+
+
+def _taken_apart(program: ExportedProgram) -> dict[Any, Any]:
+    """Return operators that are taken apart: what goes not element by element, and what has products inside."""
+    einsum = _aten.einsum.default
+    graphs = (each.graph for each in program.graph_module.modules() if isinstance(each, GraphModule))
+    has_products = any(node.target is einsum for graph in graphs for node in graph.nodes)
+    apart = {einsum: torch.export.default_decompositions()[einsum]} if has_products else {}  # a table of 0.1 s
+    return {_aten.prelu.default: _prelu, **apart}
 
 
 def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
@@ -49,7 +56,7 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
         warnings.simplefilter("ignore")  # of torch about torch
         program = model if isinstance(model, ExportedProgram) else _exported(model, example_inputs, dynamic)
         try:
-            made: Any = _detached(program).run_decompositions(_TAKEN_APART).module()
+            made: Any = _detached(program).run_decompositions(_taken_apart(program)).module()
         except Exception as error:
             raise ArgumentError(f"torch.export cannot take views and changes out of the model: {error}") from error
     for node in list(made.graph.nodes):  # what it asserts of types was so when it was captured, and would read results

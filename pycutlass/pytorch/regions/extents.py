@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,7 +133,8 @@ def _of_batch(ones: list[bool], full: list[bool], whole: Shape) -> Form | None:
 def tensor_form(value: torch.Tensor) -> TensorForm:
     """Return how a tensor of tracing looks."""
     shape = tuple(value.shape)
-    steps = [hint_of(each) for each in value.stride()]
+    # An axis that repeats what lies there has no place in memory: it is an outer one, as a batch that is repeated.
+    steps = [hint_of(each) or sys.maxsize for each in value.stride()]
     axes = sorted(range(len(shape)), key=lambda axis: (steps[axis], hint_of(shape[axis])), reverse=True)
     # Of equal steps the last axis is the adjacent one.
     order = tuple(sorted(axes, key=lambda axis: (-steps[axis], axis)))

@@ -42,6 +42,9 @@ __all__ = ["Gain", "gain_of", "planned_for"]
 _USUAL = 90  # the compute capability that is planned for on a machine without a GPU
 #: What reducing an element takes, as steps of K: by what kernels with statistics of rows were measured to take.
 _REDUCING = 300
+#: How long torch's convolutions of tensor cores take on Hopper, where ours are Ampere-style and cuDNN's are not: a part
+#: of ours, by what 56 layers of ResNet-50 were measured to take (docs/gpu-results.md).
+_NATIVE_CONVOLUTION, _NATIVE = 0.65, 90
 #: What torch takes for groups of products, in parts of what our kernels take: as measured of 64 of them in bfloat16.
 _GROUPS_OF_TORCH = 1.12
 _TABLES = 15.0  # microseconds of the kernels that make tables of groups on the device
@@ -106,12 +109,21 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
     is_as_torchs = product.kind != "grouped" or not product.is_of_torch
     if refusal or not options.min_gain or (len(region.members) == 1 and is_as_torchs):
         return Gain(refusal, fused, fused)
-    alone = _predicted(problem, None, types[:1], gpu)[1]
+    alone = _of_torch(problem, types[:1], gpu)
     if not is_as_torchs:
         alone, fused = alone * _GROUPS_OF_TORCH, fused + _TABLES
     count = sum(map(is_reduction, region.members))
     fused += count * _REDUCING * alone / max(1, _depth(region))
     return Gain("", fused, alone + _of_others(region, gpu, is_compiled))
+
+
+def _of_torch(problem: _Matrices | _Images, types: tuple[tuple[str, Any], ...], gpu: Device) -> float:
+    """Return the microseconds of torch's product, or convolution: those of ours without an epilogue, or a part."""
+    alone = _predicted(problem, None, types, gpu)[1]
+    if not isinstance(problem, _Images) or gpu.compute_capability < _NATIVE:
+        return alone
+    is_full = problem.x.dtype in ("float32", "float64") and problem.precision != "tf32"  # which no tensor core computes
+    return alone if is_full else alone * _NATIVE_CONVOLUTION
 
 
 def _depth(region: Grown) -> int:

@@ -29,6 +29,10 @@ _OTHERS = {
     "conv_transpose3d.input": "is a transposed convolution, without a region",
     "convolution_backward": "computes several gradients at once",
     "bilinear": "is no product of two matrices",
+    **dict.fromkeys(
+        ("lstm.input", "lstm_cell", "gru.input", "gru_cell", "rnn_tanh.input", "rnn_relu.input"),
+        "is a recurrent layer, whose steps torch computes together",
+    ),
 }
 _MATRICES = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_int_mm", "_scaled_mm", "mm.dtype", "bmm.dtype")
 #: Groups of products, torch's own and ours.

@@ -1,0 +1,63 @@
+"""Epilogue functions of the user, found by the module or the file that they are in."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import uuid
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pycutlass.calls import shown, suggestion
+from pycutlass.epilogue import EpilogueFunction
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+
+__all__ = ["own_function"]
+
+
+def own_function(text: str) -> EpilogueFunction:
+    """Return the function that ``"package.module:name"`` or ``"file.py:name"`` names: the module is imported.
+
+    A file is looked for from the working directory on, and runs each time that a function of it is named.
+
+    Raises
+    ------
+    ArgumentError
+        The module cannot be imported, or lacks the name.
+    ArgumentTypeError
+        What it names is no epilogue function.
+    """
+    where, _, name = text.rpartition(":")
+    try:
+        module = _of_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except PyCutlassError:
+        raise
+    except (Exception, SystemExit) as error:  # of whatever the module does
+        raise ArgumentError(
+            f"epilogue={shown(text)} is a function of {where or 'no module'}, which cannot be imported: "
+            f"{type(error).__name__}: {error}. Write package.module:name or path/to/file.py:name"
+        ) from error
+    found: Any = vars(module).get(name)
+    if found is None:
+        functions = [each for each, value in vars(module).items() if isinstance(value, EpilogueFunction)]
+        listed = f"; its epilogue functions are {', '.join(functions)}" if functions else ""
+        raise ArgumentError(
+            f"epilogue={shown(text)} is not there: {where} has no {name}{listed}.{suggestion(name, functions)}"
+        )
+    if not isinstance(found, EpilogueFunction):
+        raise ArgumentTypeError(
+            f"epilogue={shown(text)} must be an epilogue function, and it is {shown(found)}: decorate it with "
+            f"pycutlass.epilogue_function"
+        )
+    return found
+
+
+def _of_file(path: Path) -> ModuleType:
+    """Run a file as a module of its own, which no other name finds."""
+    spec = importlib.util.spec_from_file_location(f"pycutlass_epilogues_{uuid.uuid4().hex}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise FileNotFoundError(f"there is no file {path.absolute()}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,68 @@
+"""Packages of AOTInductor with operators in C++: they are compiled, and run in a process that lacks PyCUTLASS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from host_library import host_library
+
+from pycutlass.pytorch.native import _built
+
+pytestmark = pytest.mark.compile
+
+COMPILED = """
+import sys
+import torch
+from pycutlass.pytorch import load_native
+
+kernels, operators, package = sys.argv[1:]
+load_native(operators)
+
+
+class Model(torch.nn.Module):
+    def forward(self, a, b):
+        out = torch.empty_like(a)
+        torch.ops.pycutlass_kernels.run(kernels, "sum", [a * 2, b], [out], [0.5])
+        return out.relu() + 1
+
+
+rows = torch.export.Dim("rows", min=2, max=8)
+given = torch.ones(3, 4), torch.ones(3, 4)
+program = torch.export.export(Model(), given, dynamic_shapes=({0: rows}, {0: rows}))
+options = {"aot_inductor.compile_wrapper_opt_level": "O0"}
+torch._inductor.aoti_compile_and_package(program, package_path=package, inductor_configs=options)
+"""
+RUN = """
+import sys
+import torch
+
+operators, package = sys.argv[1:]
+torch.ops.load_library(operators)
+model = torch._inductor.aoti_load_package(package)
+for rows in (3, 7):
+    a, b = torch.randn(rows, 4), torch.randn(rows, 4)
+    torch.testing.assert_close(model(a, b), (0.5 * (2 * a + b)).relu() + 1)
+try:
+    model(torch.ones(9, 4), torch.ones(9, 4))
+except RuntimeError:
+    pass  # torch prints what the library says, "M is 9, and the plan takes 8 at most"
+else:
+    raise AssertionError("the library is for 8 rows at most, and 9 were taken")
+assert not [name for name in sys.modules if name.partition(".")[0] == "pycutlass"]
+"""
+
+
+def python(script: str, *arguments: object) -> None:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_package_runs_a_library_of_kernels(tmp_path: Path) -> None:
+    kernels, package = host_library(tmp_path / "kernels.so"), tmp_path / "model.pt2"
+    operators = _built(tmp_path / "operators.so", "-DPYCUTLASS_HOST_TENSORS")  # for tensors of the host
+    python(COMPILED, kernels, operators, package)
+    python(RUN, operators, package)
