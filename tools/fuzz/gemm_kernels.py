@@ -189,7 +189,7 @@ def gemv(random: Random) -> Any:
 
 def grouped(random: Random) -> Any:
     """Return a group of any Ampere-style kernel, scheduled by the device or by the host."""
-    single = random.choice((half, half, half, tf32, f32, f64, int8, interleaved, mixed, simt, dp4a, turing))(random)
+    single = random.choice((half, half, half, tf32, f32, f64, int8, interleaved, simt, dp4a, turing))(random)
     parts = [getattr(single, field) for field in single._FIELDS if field not in ("swizzling_functor", "D", "swap_ab")]
     mode = random.choice(list(pycutlass.SchedulerMode))
     return pycutlass.GemmOperationGrouped(*parts, random.choice(_GROUP_SWIZZLES), mode)

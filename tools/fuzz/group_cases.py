@@ -40,8 +40,7 @@ def draw_group(random: Random, operation: Any, *, small: bool) -> GroupProblem:
             sizes[place] = (m, n, k)
     math = operation.tile_description.math_instruction
     longest = max(k for _, _, k in sizes)
-    of = math.b if math.b.is_integer else math.a  # whose numbers both operands have
-    numbers = draw_numbers(random, math.accumulator, of, operation.epilogue_functor, max(1, longest))
+    numbers = draw_numbers(random, math.accumulator, math.a, operation.epilogue_functor, max(1, longest))
     source = random.choice(sources(operation, numbers))
     on_device = scalars_on_device(random, source)
     return GroupProblem(tuple(sizes), numbers, source, on_device, random.randrange(2**40))
