@@ -25,7 +25,7 @@ struct Loaded {
 
 Loaded load() {
   Loaded loaded;
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     loaded.problem = std::string("the CUDA driver could not be loaded (") + dlerror() + ")";
     return loaded;
