@@ -9,6 +9,7 @@ _check_torch()  # before anything asks torch for what older ones lack
 
 from pycutlass.pytorch import fused as _fused  # noqa: E402, F401
 from pycutlass.pytorch import scaled as _scaled  # noqa: E402, F401
+from pycutlass.pytorch.autotuned import register_autotuning  # noqa: E402
 from pycutlass.pytorch.batching import register_batches as _register_batches  # noqa: E402
 from pycutlass.pytorch.casting import register_casts as _register_casts  # noqa: E402
 from pycutlass.pytorch.compiling import InductorPass, compile_graph  # noqa: E402
@@ -51,5 +52,6 @@ __all__ = [
     "load",
     "load_native",
     "partition",
+    "register_autotuning",
     "tune",
 ]

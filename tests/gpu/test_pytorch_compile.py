@@ -14,7 +14,7 @@ from partition_models import BasicBlock, Bottleneck, Experts, Function, GatedMlp
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from pycutlass.pytorch import InductorPass, compiling, partition  # noqa: E402
+from pycutlass.pytorch import InductorPass, compiling, partition, register_autotuning  # noqa: E402
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 1e-3}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -187,3 +187,29 @@ def test_scaled_products_of_8_bits() -> None:
     assert [region.fused for region in made.regions] == [("silu",)]
     exact = functional.silu(a.double() @ b.double().t() * scales[0].double() * scales[1].double() + bias.double())
     torch.testing.assert_close(made(a, b, *scales, bias).double(), exact, rtol=2e-2, atol=2e-2)
+
+
+@pytest.fixture
+def _without_choices_afterwards() -> Iterator[None]:
+    from torch._inductor.lowering import user_lowerings
+
+    with torch.compiler.config.patch(cache_key_tag=""):
+        yield
+    for name in ("mm", "bmm", "addmm"):
+        user_lowerings.pop(getattr(torch.ops.aten, name).default, None)
+
+
+@pytest.mark.usefixtures("_without_choices_afterwards")
+@pytest.mark.parametrize("is_ours", [True, False, None])
+def test_inductor_chooses_between_products_of_ours_and_of_aten(is_ours: bool | None) -> None:
+    def products(x: Any, weight: Any, bias: Any) -> Any:
+        return torch.relu(x @ weight), torch.addmm(bias, x, weight)
+
+    assert register_autotuning([64])
+    weight, bias = (torch.randn(shape, device="cuda", dtype=torch.float16) for shape in ((128, 96), (96,)))
+    compiled = torch.compile(products, dynamic=True)
+    with torch._inductor.config.patch({"test_configs.force_custom_op_decomposition": is_ours}):
+        for rows in (256, 16):
+            x = torch.randn(rows, 128, device="cuda", dtype=torch.float16)
+            for made, wanted in zip(compiled(x, weight, bias), products(x, weight, bias), strict=True):
+                torch.testing.assert_close(made, wanted, rtol=TOLERANCE[x.dtype], atol=6e-2)
