@@ -18,6 +18,8 @@ from pycutlass.errors import ArgumentError, PyCutlassError
 
 __all__ = [
     "NAMESPACE",
+    "are_plain",
+    "as_plain",
     "below_autograd",
     "check_no_gradient",
     "check_no_tangent",
@@ -37,6 +39,7 @@ NAMESPACE = "pycutlass"
 library = _untyped.Library(NAMESPACE, "DEF")
 
 _REMEDY = "take gradients with backward() or torch.autograd.grad"
+_Tensor = torch.Tensor
 _after_autograd = torch._C._after_ADInplaceOrView_keyset
 
 
@@ -52,8 +55,8 @@ def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -
     fake : function
         What it does with tensors that have no memory.
 
-    Variants with ``out``, for which an operator's own time counts the most, call `refuse_by_name`, `check_no_tangent`
-    and `was_written` themselves.
+    Variants with ``out``, for which an operator's own time counts the most, call `refuse_by_name`, `as_plain` and
+    `was_written` themselves.
     """
     name = schema.partition("(")[0]
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -195,9 +198,24 @@ def check_no_tangent(operator: Any, *given: Any) -> None:
         raise ArgumentError(f"{operator} has no derivative in forward mode, which a tensor has here: {_REMEDY}")
 
 
+def as_plain(operator: str, **given: Any) -> list[Any]:
+    """Return tensors of a variant with ``out`` as `plain` has them; raise ArgumentError where a derivative is lost."""
+    check_no_tangent(operator, *given.values())
+    check_no_gradient(operator, **given)
+    return [plain(each) for each in given.values()]
+
+
+def are_plain(a: Any, b: Any, out: Any) -> bool:
+    """Return whether `as_plain` has nothing to do, as in most calls, of which it would take a third."""
+    are_tensors = type(a) is _Tensor and type(b) is _Tensor and type(out) is _Tensor
+    return are_tensors and not (
+        a.requires_grad or b.requires_grad or out.requires_grad or forward_ad._current_level >= 0
+    )
+
+
 def was_written(out: torch.Tensor) -> None:
     """Tell autograd of a kernel's writes, so that backward refuses what was saved before them."""
-    torch.autograd.graph.increment_version(out)
+    torch._C._increment_version((out,))  # torch.autograd.graph.increment_version, at half of its time
 
 
 def below_autograd() -> Any:

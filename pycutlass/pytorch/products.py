@@ -10,9 +10,10 @@ from pycutlass.errors import PyCutlassError
 from pycutlass.plan.matmul import matmul as product
 from pycutlass.pytorch.activations import activation_of
 from pycutlass.pytorch.operators import (
+    are_plain,
+    as_plain,
     below_autograd,
     check_no_gradient,
-    check_no_tangent,
     define,
     differentiable,
     plain,
@@ -46,11 +47,11 @@ def _fake_matmul(input: Tensor, other: Tensor, *, out_dtype: torch.dtype | None 
 
 
 def _matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
-    check_no_tangent("matmul.out", input, other, out)
-    if torch.is_grad_enabled():
-        check_no_gradient("matmul.out", input=input, other=other, out=out)
+    a, b, d = input, other, out
+    if not are_plain(a, b, d):
+        a, b, d = as_plain("matmul.out", input=input, other=other, out=out)
     try:
-        product(plain(input), plain(other), out=plain(out), allow_copy=True)
+        product(a, b, out=d, allow_copy=True)
     except PyCutlassError:
         refuse_by_name(_fake_matmul_out, input, other, out=out)
         raise
@@ -77,13 +78,13 @@ def _fake_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, acti
 def _linear_out(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, *, out: Tensor
 ) -> None:
-    check_no_tangent("linear.out", input, weight, bias, out)
-    if torch.is_grad_enabled():
-        check_no_gradient("linear.out", input=input, weight=weight, bias=bias, out=out)
+    x, w, b, d = input, weight, bias, out
+    if not are_plain(x, w, d) or b is not plain(b):
+        x, w, b, d = as_plain("linear.out", input=input, weight=weight, bias=bias, out=out)
     try:
-        named, turned = activation_of(activation), _turned(plain(weight))
+        named, turned = activation_of(activation), _turned(w)
         epilogue = None if named is None else named.kind
-        product(plain(input), turned, bias=plain(bias), epilogue=epilogue, out=plain(out), allow_copy=True)
+        product(x, turned, bias=b, epilogue=epilogue, out=d, allow_copy=True)
     except PyCutlassError:
         refuse_by_name(_fake_linear_out, input, weight, bias, activation, out=out)
         raise
