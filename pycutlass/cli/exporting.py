@@ -33,10 +33,8 @@ from pycutlass.errors import ArgumentError, PyCutlassError
 from pycutlass.exports import export, export_library
 from pycutlass.exports.program import FORMATS
 from pycutlass.plan.added import Added
-from pycutlass.plan.conv2d import Conv2d
-from pycutlass.plan.conv2d import _restored as conv2d_of
-from pycutlass.plan.gemm import Gemm
-from pycutlass.plan.gemm import _restored as gemm_of
+from pycutlass.plan.conv2d import Conv2d, conv2d_of_kind
+from pycutlass.plan.gemm import Gemm, gemm_of_kind
 from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.readings import device_of
 from pycutlass.tuning import Conv2dProblem, GroupProblem, Problem
@@ -141,5 +139,5 @@ def _plan(problem: Tunable) -> Any:
     scalars = {name: value for name, value in usual.items() if name in names}
     added = Added(problem.source is not None, problem.source == "matrix", "c" if problem.source == "bias" else "")
     if isinstance(problem, Problem):
-        return gemm_of(problem.kind, problem.extents, problem.batch, here, scalars, added, {}, {})
-    return conv2d_of(problem.kind, problem.problem_size, here, scalars, added, {}, {})
+        return gemm_of_kind(problem.kind, problem.extents, problem.batch, here, scalars, added)
+    return conv2d_of_kind(problem.kind, problem.problem_size, here, scalars, added)

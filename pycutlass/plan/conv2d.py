@@ -38,7 +38,7 @@ from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import Element
 
-__all__ = ["Conv2d", "check_bias_of"]
+__all__ = ["Conv2d", "check_bias_of", "conv2d_of_kind"]
 
 _Operator = _core.ConvOperator
 _Size = _core.Conv2dProblemSize
@@ -283,3 +283,8 @@ def _restored(kind: Any, problem: Any, where: Any, scalars: Any, added: Added, c
     plan._choices = Conv2dChoices(kind, problem, where, plan.source, chosen, measured)
     plan._start()
     return plan
+
+
+def conv2d_of_kind(kind: Conv2dKind, problem: _Size, where: int | None, scalars: Any, added: Added) -> Conv2d:
+    """Return the plan of a problem whose kind is known, as `Conv2d` makes it of tensors."""
+    return _restored(kind, problem, where, scalars, added, {}, {})

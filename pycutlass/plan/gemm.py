@@ -34,7 +34,7 @@ from pycutlass.plan.readings import (
 from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView
 
-__all__ = ["Gemm"]
+__all__ = ["Gemm", "gemm_of_kind"]
 
 _BYTE = 8  # bits
 _Size = tuple[int, int, int]
@@ -235,3 +235,8 @@ def _restored(
     plan._choices = Choices(kind, size[1:], batch, where, plan.source, chosen, measured)
     plan._start()
     return plan
+
+
+def gemm_of_kind(kind: GemmKind, size: Any, batch: Any, where: int | None, scalars: Any, added: Added) -> Gemm:
+    """Return the plan of a problem whose kind is known, as `Gemm` makes it of tensors."""
+    return _restored(kind, size, batch, where, scalars, added, {}, {})
