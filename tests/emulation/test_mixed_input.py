@@ -18,7 +18,7 @@ BY_COLUMNS = mixed_parts("f16", "s8", (COLUMN, COLUMN, ROW), tile=(64, 64, 64))
 KERNELS = {
     "f16 x int8": mixed_parts("f16", "s8", **SMALL),
     "f16 by columns x int8, 4 bytes at a time": BY_COLUMNS | {"B": TensorDescription(cutlass.int8, COLUMN, 4)},
-    "uint8 x bf16, to columns": mixed_parts("u8", "bf16", (ROW, ROW, COLUMN), **SMALL),
+    "uint8 x bf16, to columns": mixed_parts("u8", "bf16", (ROW, ROW, COLUMN), tile=(64, 128, 32)),
     "int8 x f16, summed up in f16": mixed_parts(
         "s8", "f16", (ROW, COLUMN, COLUMN), types=("s8", "f16", "f16"), **SMALL
     ),

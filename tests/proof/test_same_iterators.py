@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from convolutions import STRIDED, UNITY, conv, dgrad, f32, fprop, s8, s32, wgrad
-from descriptions import COLUMN, ROW, SIMT, ampere
+from descriptions import COLUMN, ROW, SIMT, ampere, mixed_parts
 from host import WHOLE, constants
 from kernels import draw_ampere, draw_convolution, text_of
 
@@ -62,6 +62,7 @@ def test_stream_k_and_groups(drawn: random.Random, host_compiler: HostCompiler) 
     some = [
         ampere("f16", (ROW, ROW, COLUMN)),
         ampere("f32_simt"),
+        GemmOperationUniversal(**mixed_parts("f16", "s8", (COLUMN, COLUMN, ROW))),
         *(operation for operation in drawn_ones if isinstance(operation, GemmOperationUniversal)),
     ]
     stream_k = [(with_swizzle(each, cutlass.ThreadblockSwizzleStreamK), each) for each in some]

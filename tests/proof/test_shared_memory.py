@@ -7,11 +7,11 @@ import random
 from typing import Any
 
 import pytest
-from descriptions import COLUMN, ROW, ampere, hopper
+from descriptions import COLUMN, ROW, ampere, hopper, mixed_parts
 from host import WHOLE, constants
 from kernels import draw_ampere, draw_convolution, text_of
 
-from pycutlass import GemmOperationGrouped, KernelSchedule
+from pycutlass import GemmOperationGrouped, GemmOperationUniversal, KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.families import SM90, sm90_memory
 from pycutlass.families.ampere.family import AMPERE, epilogue_bytes, mainloop_bytes
@@ -32,7 +32,7 @@ def counted(operation: Any) -> list[int]:
         return [sm90_memory.kernel_bytes(tile, operation.C, stages, grouped=grouped)]
     A, B, C = operation.product if hasattr(operation, "product") else (operation.A, operation.B, operation.C)
     kernel = AMPERE.shared_bytes(tile, A, B, C, group=operation.precompute_mode if grouped else None)
-    return [mainloop_bytes(tile, A, B), epilogue_bytes(tile, C), kernel]
+    return [mainloop_bytes(tile, A, B, C), epilogue_bytes(tile, C), kernel]
 
 
 def compare(compiler: HostCompiler, operations: list[Any]) -> None:
@@ -80,6 +80,8 @@ def test_ampere_kernels(drawn: random.Random, host_compiler: HostCompiler) -> No
     known = [
         ampere("f16_out32", tile=(256, 128, 32), warps=(8, 1, 1)),  # where the epilogue takes more than the mainloop
         ampere("f32_simt", (ROW, COLUMN, ROW), stages=2),
+        # whose tile of A is as wide as that of B is high
+        GemmOperationUniversal(**mixed_parts("u8", "bf16", (ROW, ROW, COLUMN), tile=(64, 256, 64))),
     ]
     compare(host_compiler, [*known, *(draw_ampere(drawn) for _ in range(400 if WHOLE else 6))])
 

@@ -62,6 +62,15 @@ def test_sums_of_bfloat16_are_in_float32(accumulator: str) -> None:
             mixed_parts("bf16", "s8", types=("bf16", accumulator, "bf16"))
 
 
+def test_a_tile_of_columns_has_the_rows_of_the_other_operand() -> None:
+    """The stages of 64x256 take less where the 256 are of int8: a column-major D is that of the transposed problem."""
+    tall: Any = {"tile": (64, 256, 64), "warps": (1, 4, 1)}
+    for layout, stages in ((ROW, 6), (COLUMN, 4)):
+        GemmOperationUniversal(**mixed_parts("f16", "s8", (ROW, COLUMN, layout), **tall, stages=stages))
+        with pytest.raises(DescriptionError, match="bytes of shared memory"):
+            GemmOperationUniversal(**mixed_parts("f16", "s8", (ROW, COLUMN, layout), **tall, stages=stages + 1))
+
+
 def test_tiles_are_those_of_the_wider_type() -> None:
     kernels = [GemmOperationUniversal(**mixed_parts(*pair)) for pair in (("f16", "s8"), ("s8", "f16"))]
     first, second, plain = (

@@ -238,7 +238,7 @@ class _Ampere(KernelFamily):
     ) -> int:
         """Return the bytes of shared memory of a kernel with its epilogue."""
         # First the mainloop has it, then the epilogue.
-        needed = -(-max(mainloop_bytes(tile, A, B), epilogue_bytes(tile, C)) // 16) * 16
+        needed = -(-max(mainloop_bytes(tile, A, B, C), epilogue_bytes(tile, C)) // 16) * 16
         if epilogue is not None and epilogue.is_tree:
             needed += in_kernel(epilogue, C).shared_bytes(self.gemm, tile)
         if group is None:
@@ -248,7 +248,7 @@ class _Ampere(KernelFamily):
 
     def largest_part(self, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> str:
         """Return what takes most of it, the mainloop or the epilogue after it."""
-        if epilogue_bytes(tile, C) <= mainloop_bytes(tile, A, B):
+        if epilogue_bytes(tile, C) <= mainloop_bytes(tile, A, B, C):
             return super().largest_part(tile, A, B, C)
         shape, warps = list(tile.threadblock_shape), list(tile.warp_count or ())
         return f"the epilogue of threadblock_shape {shape}, warp_count {warps}, needs"
@@ -365,9 +365,15 @@ def _writes(tile: Tile, C: Tensor) -> bool:
     return not why_not_written(tile, C)
 
 
-def mainloop_bytes(tile: Tile, A: Tensor, B: Tensor) -> int:
-    """Return the bytes of an Ampere-style pipeline: its stages, with room between lines that SIMT kernels turn."""
+def mainloop_bytes(tile: Tile, A: Tensor, B: Tensor, C: Tensor | None = None) -> int:
+    """Return the bytes of an Ampere-style pipeline: its stages, with room between lines that SIMT kernels turn.
+
+    Rows of the tile are those of B where a `C` by columns makes it that of the transposed problem.
+    """
     stage = tile.stage_bytes()
+    if C is not None and C.layout is _core.ColumnMajor:
+        m, n, k = tile.threadblock_shape
+        stage = B.type.bytes_of(m * k) + A.type.bytes_of(n * k)
     if not tile.math_instruction.is_tensor_op:
         padding = simt.simt_padding(tile) * tile.threadblock_shape[2]
         turned = [*([A] if A.is_row_major else []), *([] if B.is_row_major else [B])]
