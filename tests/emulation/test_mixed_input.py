@@ -9,7 +9,7 @@ from descriptions import COLUMN, ROW, mixed_parts
 from emulator import Emulator
 from epilogue_functions import EVERY
 
-from pycutlass import GemmOperationGrouped, GemmOperationUniversal, TensorDescription, cutlass
+from pycutlass import GemmOperationUniversal, TensorDescription, cutlass
 
 pytestmark = pytest.mark.compile
 
@@ -38,7 +38,7 @@ def test_a_kernel_computes_what_it_means(name: str, emulator: Emulator) -> None:
     [
         ("scaled", ("f16", "s8"), (ROW, COLUMN, ROW), "gemm"),
         ("scaled", ("bf16", "u8"), (ROW, COLUMN, COLUMN), "stream-K"),
-        ("several", ("s8", "f16"), (ROW, ROW, ROW), "group"),
+        ("several", ("s8", "f16"), (ROW, ROW, ROW), "gemm"),
     ],
 )
 def test_epilogue_functions(name: str, types: tuple[str, str], layouts: Any, kernel: str, emulator: Emulator) -> None:
@@ -46,8 +46,5 @@ def test_epilogue_functions(name: str, types: tuple[str, str], layouts: Any, ker
     described["epilogue_functor"] = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32)
     if kernel == "stream-K":
         described["swizzling_functor"] = cutlass.ThreadblockSwizzleStreamK
-    if kernel == "group":
-        right, said = emulator.run_group(GemmOperationGrouped(**described))
-    else:
-        right, said = emulator.run_function(GemmOperationUniversal(**described))
+    right, said = emulator.run_function(GemmOperationUniversal(**described))
     assert right, said
