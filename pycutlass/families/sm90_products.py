@@ -13,6 +13,7 @@ __all__ = [
     "accumulator_registers",
     "clean_beside",
     "clean_registers",
+    "held_ports",
     "is_fast",
     "is_one_instruction",
     "most_registers",
@@ -82,10 +83,15 @@ def most_registers(*, cp_async: bool = False) -> int:
     return _MOST_OF_CP_ASYNC if cp_async else _MOST
 
 
+def held_ports(epilogue: Epilogue) -> int:
+    """Return how many vectors and matrices of 16 bits take as many registers as those of an epilogue function."""
+    return sum(max(1, port.type.bits // 16) for port in epilogue.ports)
+
+
 def clean_beside(tile: Tile, epilogue: Epilogue, D: Tensor, *, direct: bool, cp_async: bool) -> int:
     """Return with how many of them nothing spills, beside the vectors and matrices that an epilogue function has."""
     clean = clean_registers(D, direct=direct, cp_async=cp_async)
-    held = sum(max(1, port.type.bits // 16) for port in epilogue.ports)
+    held = held_ports(epilogue)
     if not held or cp_async or tile.kernel_schedule is None:
         return clean
     fewer = _OF_PORTS[tile.kernel_schedule]

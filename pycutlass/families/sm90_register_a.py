@@ -12,7 +12,7 @@ from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import Gemm, Parts, Tensor, Tile
 from pycutlass.families.sm90_copies import TMA_BYTES
-from pycutlass.families.sm90_products import accumulator_registers, clean_registers, is_fast
+from pycutlass.families.sm90_products import accumulator_registers, clean_registers, held_ports, is_fast
 from pycutlass.families.table import nearest_multiple
 
 __all__ = [
@@ -29,6 +29,9 @@ _MATRICES = (_core.RowMajor, _core.ColumnMajor)
 #: Bytes of K in a tile: those that are turned around, and others. Four instructions, of 32 bytes each, are the least
 #: (while two of them read their A, others are loaded), and all whose tiles CuTe is known to lay out.
 _TURNED, _DEPTHS = 128, (128, 256)
+#: Vectors and matrices of an epilogue function, counted as of 16 bits, that a warp group by itself holds beside the sums
+#: of any tile; and the registers of sums that it has beside more.
+_FEW_PORTS, _CLEAN_BESIDE_PORTS = 2, 32
 
 
 def loads_a(A: Tensor, B: Tensor) -> bool:
@@ -70,18 +73,22 @@ def held_registers(tile: Tile) -> int:
 
 
 def spills(tile: Tile, parts: Parts) -> bool:
-    """Return whether a kernel with a plain epilogue has too few registers.
+    """Return whether a kernel has too few registers.
 
     Those of A are free again when D is stored. A warp group that turns bytes around by itself has been seen to spill
     with 128 of sums, the least that its tiles have; floats of 8 bits, and two groups that share the work, have not.
+    Beside an epilogue function of two matrices of 32 bits, a warp group by itself spilled with 64, and not with 32.
     """
     registers = accumulator_registers(tile)
     if registers > clean_registers(parts.D):
         return True
     if not loads_a(parts.A, parts.B):
         return False
-    alone = tile.kernel_schedule is KernelSchedule.Pingpong and parts.B.is_row_major and parts.A.type.is_byte
-    return alone or registers + held_registers(tile) > clean_registers()
+    if tile.kernel_schedule is KernelSchedule.Pingpong:
+        turns_bytes = parts.B.is_row_major and parts.A.type.is_byte
+        if turns_bytes or (held_ports(parts.epilogue) > _FEW_PORTS and registers > _CLEAN_BESIDE_PORTS):
+            return True
+    return registers + held_registers(tile) > clean_registers()
 
 
 def check_register_a(kernel: Gemm, parts: Parts, by_tma: bool) -> None:

@@ -180,7 +180,7 @@ def test_a_quantised_linear_layer_in_one_line(shape: tuple[int, ...], wide: Any)
 
 def casts(call: Callable[[], Any]) -> bool:
     """Return whether a kernel of torch casts something in a call."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as seen:
         call()
         torch.cuda.synchronize()
     names = [each.key for each in seen.key_averages()]

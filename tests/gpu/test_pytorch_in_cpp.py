@@ -25,7 +25,7 @@ from pycutlass.pytorch import load_native  # noqa: E402
 #: What else has loaded the kernels of the library in the process.
 BESIDE = {
     "nothing": "",
-    "the plan": "plan.run()",
+    "the plan": "plan.run(x, weight.T, bias=bias)",
     "load_library": "pycutlass.load_library(path)['linear'].load()",
     "a thread": """
 import threading
@@ -126,6 +126,7 @@ class Exported(nn.Module):
         return y
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own compiler
 def test_a_package_of_aot_inductor_runs_a_library_of_kernels(tmp_path: Path) -> None:
     path = str(tmp_path / "kernels.so")
     x, weight, bias = (torch.randn(shape, device="cuda").half() for shape in ((40, 64), (48, 64), (48,)))
