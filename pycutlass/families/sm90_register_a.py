@@ -29,8 +29,8 @@ _MATRICES = (_core.RowMajor, _core.ColumnMajor)
 #: Bytes of K in a tile: those that are turned around, and others. Four instructions, of 32 bytes each, are the least
 #: (while two of them read their A, others are loaded), and all whose tiles CuTe is known to lay out.
 _TURNED, _DEPTHS = 128, (128, 256)
-#: Vectors and matrices of an epilogue function, counted as of 16 bits, that a warp group by itself holds beside the sums
-#: of any tile; and the registers of sums that it has beside more.
+#: Vectors and matrices of an epilogue function, counted as of 16 bits, that a warp group by itself holds beside any of
+#: its sums; and the registers of sums that it has beside more.
 _FEW_PORTS, _CLEAN_BESIDE_PORTS = 2, 32
 
 
