@@ -80,6 +80,7 @@ def export(
     """
     if type(format) is not str or format not in FORMATS:
         near = suggestion(format, FORMATS) if type(format) is str else ""
+        near = " pycutlass.export_library writes libraries." if format == "library" else near
         raise ArgumentError(f"format must be one of {', '.join(FORMATS)}; got {shown(format)}.{near}")
     written = as_path("path", path)
     if format == "bundle":

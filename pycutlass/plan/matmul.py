@@ -222,6 +222,7 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
     if activation is not None:
         if options.get("epilogue") is not None:
             raise ArgumentError("activation and epilogue are both given: write the activation into the epilogue")
+        check_epilogue(activation, "activation")
         options["epilogue"] = activation
     try:
         return matmul(x, turned, bias=bias, **options)
