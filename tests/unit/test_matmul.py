@@ -185,6 +185,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("plan must be", lambda: pycutlass.matmul(A, B, plan=3)),
     ("w must be a matrix", lambda: pycutlass.linear(A, A[0])),
     (r"w is \(out, in\), and the last extent of x must be 5", lambda: pycutlass.linear(A, A[:, :5])),
+    ("^linear has no keyword scale; it has x, w, .* mean scales", lambda: pycutlass.linear(A, A, scale=(1.0, 1.0))),
     ("^activation must be .* got 'gelu': pass pycutlass.gelu$", lambda: pycutlass.linear(A, A, activation="gelu")),
     ("got 'swiglu': pass the activation or the function itself", lambda: pycutlass.matmul(A, A.T, epilogue="swiglu")),
     ("pass pycutlass.tanh$", lambda: pycutlass.matmul(A, A.T, epilogue=np.tanh)),
