@@ -279,6 +279,8 @@ def _mistake(
     optional = [each.name for each in known if each.default is not each.empty and each.name not in (*needed, *legacy)]
     required = [name for name in names if name not in (*optional, *legacy)]
     takes = ", ".join([*required, f"optionally {', '.join(optional)}"] if optional else required)
+    further = (each.name for each in known if each.kind is each.VAR_KEYWORD)
+    takes += "".join(f", and {each} by name" for each in further if each != "unknown")  # which is there to be refused
     misplaced: Callable[[Any], str] = getattr(owner, "_MISPLACED", lambda value: "")
     hint = next((text for text in map(misplaced, args[1:]) if text), "")
     return ArgumentTypeError(f"{said}; it takes {takes or 'none'}{f'.{hint}' if hint else ''}")

@@ -92,7 +92,11 @@ def _described(name: str, given: str | None) -> str:
     """Return how the functor of an epilogue function takes operand `name` in the type that it has; "" for others."""
     if not isinstance(name, EpilogueName) or given not in ("float16", "bfloat16", "float32", "float64"):
         return ""
-    return f"describe it when the function is given its types, {name.partition('[')[0]}=cutlass.{given}"
+    name = name.partition("[")[0]
+    return (
+        f"declare its type: in the function, as in {name}: Row(cutlass.{given}), or when that is given its types, "
+        f"{name}=cutlass.{given}"
+    )
 
 
 def typed(library: str, dtype: str) -> str:

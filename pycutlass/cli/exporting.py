@@ -97,7 +97,10 @@ def export_plan(
         raise typer.BadParameter(f"give a plan and where to write it; got {len(paths)} paths")
     described = any(value is not None for value in given.values())
     if bool(named) == described:
-        raise typer.BadParameter("give a pickled plan, or options that describe a problem, such as --m, --n and --k")
+        raise typer.BadParameter(
+            "give either PLAN and OUT, where PLAN is a pickled plan or a .csv file of problems, or OUT and the options "
+            "of a problem, such as --m, --n and --k"
+        )
     plans = _plans(named[0]) if named else {"plan": _plan(problem_named(given))}
     if format == _LIBRARY:
         export_library(plans, out, target=target)

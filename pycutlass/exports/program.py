@@ -80,6 +80,8 @@ def export(
     """
     if type(format) is not str or format not in FORMATS:
         near = suggestion(format, FORMATS) if type(format) is str else ""
+        if type(format) is str and format == "library":
+            near = " pycutlass.export_library writes libraries."
         raise ArgumentError(f"format must be one of {', '.join(FORMATS)}; got {shown(format)}.{near}")
     written = as_path("path", path)
     if format == "bundle":

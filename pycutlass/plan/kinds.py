@@ -192,19 +192,22 @@ def multiplied(a: Element, b: Element, precision: str | None) -> tuple[Any, Any,
 _ACTIVATIONS = ("relu", "leaky_relu", "tanh", "sigmoid", "silu", "hardswish", "gelu", "gelu_tanh")
 
 
-def check_epilogue(given: Any) -> None:
-    """Raise ArgumentTypeError unless this is an epilogue functor, an activation or an epilogue function, or None."""
+def check_epilogue(given: Any, name: str = "epilogue") -> None:
+    """Raise ArgumentTypeError unless this is an epilogue functor, an activation or an epilogue function, or None.
+
+    Messages call it `name`.
+    """
     is_class = isinstance(given, type) and issubclass(given, Activation | EpilogueFunctor)
     kinds = Activation | Composed | EpilogueFunction | TypedFunction | Epilogue
     if given is not None and not is_class and not isinstance(given, kinds):
-        name = given if type(given) is str else attribute(given, "__name__")
+        called = given if type(given) is str else attribute(given, "__name__")
         how = "decorate a function of your own with pycutlass.epilogue_function"
-        if type(name) is str and name in _ACTIVATIONS:
-            how = f"pass pycutlass.{name}"
+        if type(called) is str and called in _ACTIVATIONS:
+            how = f"pass pycutlass.{called}"
         elif type(given) is str:
             how = "pass the activation or the function itself, such as pycutlass.gelu or fusions.bias_gelu"
         raise ArgumentTypeError(
-            f"epilogue must be an epilogue functor, an activation or an epilogue function, got {shown(given)}: {how}"
+            f"{name} must be an epilogue functor, an activation or an epilogue function, got {shown(given)}: {how}"
         )
 
 

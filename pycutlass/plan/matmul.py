@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycutlass import _core, cutlass
-from pycutlass.calls import counted, public
+from pycutlass.calls import counted, public, unknown_keywords
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
@@ -219,9 +220,12 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
             f"w is a {type(w).__name__}, which has no transposed view: pass np.from_dlpack(w), torch.from_dlpack(w) or "
             f"cupy.from_dlpack(w)"
         )
+    if unknown := options.keys() - _MORE:
+        raise unknown_keywords("linear", unknown, ("x", "w", "bias", "activation", *_MORE))
     if activation is not None:
         if options.get("epilogue") is not None:
             raise ArgumentError("activation and epilogue are both given: write the activation into the epilogue")
+        check_epilogue(activation, "activation")
         options["epilogue"] = activation
     try:
         return matmul(x, turned, bias=bias, **options)
@@ -233,6 +237,10 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
                 f"extent of x must be {shape[1]}"
             ) from None
         raise
+
+
+#: What `linear` hands to `matmul` beside its own.
+_MORE = tuple(name for name in inspect.signature(matmul).parameters if name not in ("a", "b", "bias"))
 
 
 def _source(c: Any, bias: Any, beta: Any, epilogue: Any, is_one_column: bool) -> tuple[Any, Any, Any]:

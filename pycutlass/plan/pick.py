@@ -239,10 +239,15 @@ def remedy_of(kind: GemmKind) -> str:
 def _remedy_of_upcast(kind: GemmKind) -> str:
     """Return what to change about a float and an integer that no kernel multiplies."""
     wide, narrow = (kind.A, kind.B) if kind.A.type.bits > kind.B.type.bits else (kind.B, kind.A)
+    here = " and ".join(
+        f"{name} is {'row' if each.is_row_major else 'column'}-major and aligned to "
+        f"{each.alignment * each.type.bits // 8} bytes"
+        for name, each in (("A", kind.A), ("B", kind.B))
+    )
     return (
-        f". Kernels convert {narrow.type} to {wide.type} where elements of K are adjacent in it, as in w.T of weights "
-        f"by rows, and lines of both operands are multiples of 4 bytes; they write float16, bfloat16, float32 or int8. "
-        f"Otherwise convert it before"
+        f". Kernels convert {narrow.type} to {wide.type} if its elements of K are adjacent, as in w.T of weights by "
+        f"rows, and if both operands are aligned to 4 bytes or more; they write float16, bfloat16, float32 or int8. "
+        f"Here {here}. Cast the integers first, for example b.astype(a.dtype)"
     )
 
 

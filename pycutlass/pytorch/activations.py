@@ -148,10 +148,8 @@ def activation_of(name: str | None) -> NamedActivation | None:
         )
     found = ACTIVATIONS.get(name)
     if found is None:
-        raise ArgumentError(
-            f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got {name!r}."
-            f"{suggestion(name, ACTIVATIONS)}"
-        )
+        near = " swish is silu here." if name == "swish" else suggestion(name, ACTIVATIONS)  # not hardswish
+        raise ArgumentError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got {name!r}.{near}")
     return found
 
 

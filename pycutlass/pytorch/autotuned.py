@@ -159,7 +159,7 @@ def _points(given: Any) -> list[int] | None:
             raise ArgumentTypeError(f"split_points must be integers, got {shown(each)}")
     points = list(given)
     if not points or points[0] < 1 or any(x >= y for x, y in pairwise(points)):
-        raise ArgumentError(f"split_points must be positive and increase, got {shown(given)}: leave them away for none")
+        raise ArgumentError(f"split_points must be positive and increase, got {shown(given)}: omit them for none")
     return points
 
 

@@ -92,6 +92,10 @@ def build(
     ...     return pycutlass.pytorch.build(made, {"sm": 90}, "kernels.so")
     """
     check_partitioned("build", partitioned)
+    if isinstance(options, str | os.PathLike):
+        raise ArgumentTypeError(
+            f"options must be pycutlass.pytorch.Options or a dict, got {shown(options)}: pass path="
+        )
     chosen = partitioned.options if options is None else Options.of(options)
     chosen.check_beside(partitioned.options)
     if not isinstance(path, str | os.PathLike):

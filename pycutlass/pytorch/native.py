@@ -155,7 +155,7 @@ def load_native(path: str | os.PathLike[str] | None = None) -> None:
 
 def _load(path: Path) -> None:
     if not path.is_file():
-        raise ArgumentError(f"there is no file {path}: write it by pycutlass.pytorch.build_native")
+        raise ArgumentError(f"there is no file {path}: write it with pycutlass.pytorch.build_native")
     try:
         load: Any = torch.ops.load_library
         load(str(path.absolute()))

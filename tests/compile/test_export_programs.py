@@ -172,6 +172,11 @@ def test_what_is_no_program_is_refused(plan, words, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_library_is_no_format_of_a_program(tmp_path):
+    with pytest.raises(ArgumentError, match=r"got 'library'\. pycutlass\.export_library writes libraries"):
+        pycutlass.export(_gemm(), tmp_path / "out", format="library")
+
+
 def test_another_format_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="format must be one of cpp, cubin, bundle"):
         pycutlass.export(_gemm(), tmp_path / "out", format="ptx")

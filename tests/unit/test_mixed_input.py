@@ -131,8 +131,13 @@ def test_candidates_divide_k_in_every_way() -> None:
 
 
 REFUSED: dict[str, tuple[Any, Any]] = {
-    "elements of K are adjacent in it, as in w.T": (floats(np.float16, M, K), integers(np.int8, K, N)),
-    "lines of both operands are multiples of 4 bytes": (floats(np.float16, M, 46), integers(np.int8, N, 46).T),
+    "its elements of K are adjacent, as in w.T of weights by rows.*B is row-major": (
+        floats(np.float16, M, K),
+        integers(np.int8, K, N),
+    ),
+    "both operands are aligned to 4 bytes or more.*B is column-major and aligned to 2 bytes": (
+        *(floats(np.float16, M, 46), integers(np.int8, N, 46).T),
+    ),
     "a is float32 and b is int8.*float16 or bfloat16 with int8 or uint8": (
         *(floats(np.float32, M, K), integers(np.int8, N, K).T),
     ),

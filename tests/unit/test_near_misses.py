@@ -81,6 +81,7 @@ _CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: OPERATION.run(), r"run needs arguments made for this operation, got none.*call run\(arguments\)"),
     (lambda: OPERATION.run(arguments(), None, 3), "run takes arguments, stream; got 1 more, 3"),
     (lambda: OPERATION.run(arguments(), strem=0), r"run has no keyword strem.*Did you mean stream\?"),
+    (lambda: pycutlass.linear(1, 2, 3, 4, 5), r"linear takes .*; it takes x, w, optionally .*, and options by name$"),
     (lambda: OPERATION.run(argument=arguments()), r"run has no keyword argument.*Did you mean arguments\?"),
     (
         lambda: arguments().update(np.ones((4, 4), np.float32)),

@@ -91,7 +91,7 @@ def test_a_torch_without_such_choices_is_left_as_it_is(
         ((64,), {}, errors.ArgumentTypeError, "split_points must be a sequence of integers, got 64"),
         (([1.5],), {}, errors.ArgumentTypeError, "split_points must be integers, got 1.5"),
         (([64, 64],), {}, errors.ArgumentError, r"must be positive and increase, got \[64, 64\]"),
-        (([],), {}, errors.ArgumentError, "leave them away for none"),
+        (([],), {}, errors.ArgumentError, "omit them for none"),
         ((), {"min_speedup": "1"}, errors.ArgumentTypeError, "min_speedup must be a number, got '1'"),
         ((), {"min_speedup": 0}, errors.ArgumentError, "min_speedup must be positive, got 0"),
     ],

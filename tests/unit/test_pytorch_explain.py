@@ -196,6 +196,13 @@ def test_a_partition_is_explained_as_it_is():
     assert [each.region for each in pycutlass.pytorch.explain(partition).regions] == list(partition.regions)
 
 
+def test_a_partition_is_explained_with_its_own_options():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU())
+    partition = pycutlass.pytorch.partition(model, torch.ones(8, 64), options={"min_gain": 0, "sm": 80})
+    assert "for NVIDIA A100" in str(pycutlass.pytorch.explain(partition))
+    assert "for NVIDIA H200" in str(pycutlass.pytorch.explain(partition, options={"sm": 90}))
+
+
 def test_a_model_without_products():
     made = pycutlass.pytorch.explain(torch.nn.ReLU(), torch.ones(4), options={"sm": 80})
     page = Page(made.html)
@@ -310,6 +317,7 @@ def test_names_of_operators_are_those_that_people_use(made):
         product="conv2d_3",
         fused=("_native_batch_norm_legit_no_training_3", "getitem_9", "add_1", "relu"),
     )
+    assert ": conv2d_3 + batch_norm_3 + add_1 + relu, " in str(region)
     assert tables.computed(region) == "conv2d_3 + batch_norm_3 + add_1 + relu"
     assert tables.operators(region) == "conv2d + batch_norm + add + relu"
     assert tables.followers(region)[0] == "_native_batch_norm_legit_no_training_3"

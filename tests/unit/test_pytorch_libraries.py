@@ -249,6 +249,11 @@ def test_extents_that_libraries_do_not_take_are_refused(built):
         pycutlass.pytorch.build(model)
 
 
+def test_a_path_in_the_place_of_options_is_refused():
+    with pytest.raises(ArgumentTypeError, match=r"options must be .* got 'some/kernels\.so': pass path="):
+        pycutlass.pytorch.build(layers(), "some/kernels.so")
+
+
 def test_a_library_of_another_model_is_refused(built, monkeypatch):
     model, _ = everything()
     other = layers()

@@ -155,7 +155,7 @@ assert Path(path).is_file(), path
 def test_what_cannot_be_built_or_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompileError, match=r"cannot be written to .*absent/operators.so: No such file or directory"):
         build_native(tmp_path / "absent" / "operators.so")
-    with pytest.raises(ArgumentError, match=r"there is no file .*: write it by pycutlass.pytorch.build_native"):
+    with pytest.raises(ArgumentError, match=r"there is no file .*: write it with pycutlass.pytorch.build_native"):
         load_native(tmp_path / "operators.so")
     (tmp_path / "operators.so").write_text("no library")
     with pytest.raises(ArgumentError, match="cannot be loaded as the operators in C"):

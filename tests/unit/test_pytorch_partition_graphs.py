@@ -350,6 +350,8 @@ def test_models_and_inputs_that_are_none() -> None:
         partition(nn.Linear(8, 8), None)
     with pytest.raises(errors.ArgumentError, match="cannot capture"):
         partition(nn.Linear(8, 8), some(4, 9))
+    with pytest.raises(errors.ArgumentError, match="min_gain are options: pass them as options="):
+        partition(nn.Linear(8, 8), some(4, 8), {"min_gain": 0})
 
 
 def test_casts_of_autocast_are_part_of_a_partition() -> None:

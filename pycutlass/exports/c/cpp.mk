@@ -2,6 +2,9 @@
 CUDA = /usr/local/cuda
 CC = gcc
 CXX = g++
+ifeq ($(wildcard $(CUTLASS)/include/cutlass/cutlass.h),)
+$(error CUTLASS is '$(CUTLASS)', which has no include/cutlass/cutlass.h: run make CUTLASS=/path/to/cutlass)
+endif
 KERNELS = $(wildcard kernels/kernel_*.cuh)
 
 run: program

@@ -130,8 +130,8 @@ def explain(
     inputs, dynamic : optional
         As of `partition`, which asks for them; a Partition needs neither.
     options : Options or dict, optional
-        As of `partition`. ``sm`` says for which GPU kernels are chosen: where that is not the one that is here, times
-        are predicted.
+        As of `partition`. Default: those that a Partition was made with. ``sm`` says for which GPU kernels are chosen:
+        where that is not the one that is here, times are predicted.
     sizes : dict, optional
         A number for each symbol of an extent that changes from call to call. Default: that of the example inputs.
     compile : bool
@@ -156,7 +156,7 @@ def explain(
     >>> [(each.region.fused, each.problem) for each in explained.regions]
     [(('relu',), '8x64x64 float32')]
     """
-    chosen = Options.of(options)
+    chosen = model.options if options is None and isinstance(model, Partition) else Options.of(options)
     if not isinstance(compile, bool):
         raise ArgumentTypeError(f"compile must be True or False, got {shown(compile)}")
     made = model if isinstance(model, Partition) else partition(model, inputs, dynamic, chosen)

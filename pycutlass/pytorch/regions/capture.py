@@ -7,6 +7,7 @@ import inspect
 import operator
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.guards import with_guards
 from pycutlass.pytorch.regions.members import norm_of
 from pycutlass.pytorch.regions.pointwise import name_of
@@ -98,9 +100,12 @@ def _exported(model: Any, example_inputs: Any, dynamic: Any) -> ExportedProgram:
     try:
         return torch.export.export(model, args, named, dynamic_shapes=_shapes(dynamic, model, args, named))
     except Exception as error:  # of any kind, since the model is the user's
+        how = "torch.compile(model, backend='pycutlass') takes models whose graph breaks"
+        if isinstance(dynamic, Mapping) and dynamic and not set(dynamic) - {each.name for each in fields(Options)}:
+            how = f"{', '.join(dynamic)} are options: pass them as options={{...}}, since the third argument is dynamic"
+        said = str(error).rstrip(". \n")
         raise ArgumentError(
-            f"torch.export cannot capture {type(model).__name__} as one graph: {error}. "
-            f"torch.compile(model, backend='pycutlass') takes models whose graph breaks"
+            f"torch.export cannot capture {type(model).__name__} as one graph: {said}. {how}"
         ) from error
 
 

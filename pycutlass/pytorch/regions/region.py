@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -13,7 +14,20 @@ from pycutlass.epilogue import EpilogueFunction
 from pycutlass.errors import ArgumentError
 from pycutlass.spec import TensorSpec
 
-__all__ = ["Extent", "Problem", "Region", "RegionInput", "RegionOutput", "TensorForm", "evaluated"]
+__all__ = [
+    "Extent",
+    "Problem",
+    "Region",
+    "RegionInput",
+    "RegionOutput",
+    "TensorForm",
+    "computed",
+    "evaluated",
+    "followers",
+    "short_name",
+]
+
+_NORM = re.compile(r"^(_native_batch_norm_legit_no_training|native_batch_norm|cudnn_batch_norm)(?=_\d+$|$)")
 
 #: An extent: a number, or an expression of symbols, such as ``"s27"`` or ``"64*s27"``.
 Extent = int | str
@@ -211,7 +225,22 @@ class Region:
     def __str__(self) -> str:
         """Return a line: what is computed, and of what size."""
         gain = "" if self.gain is None else f", {self.gain:.0%} faster by prediction"
-        return f"{self.name}: {' + '.join((self.product, *self.fused))}, {self.problem}{gain}"
+        return f"{self.name}: {computed(self)}, {self.problem}{gain}"
+
+
+def followers(region: Region) -> list[str]:
+    """Return what a region computes behind its product, without nodes that only take one of several results."""
+    return [name for name in region.fused if not name.startswith("getitem")]
+
+
+def computed(region: Region) -> str:
+    """Return what a region computes, in a line."""
+    return " + ".join(map(short_name, (region.product, *followers(region))))
+
+
+def short_name(name: str) -> str:
+    """Return the name of a node, of a batch norm as people call it."""
+    return _NORM.sub("batch_norm", name)
 
 
 def evaluated(extent: Extent, symbols: Mapping[str, int]) -> int:
