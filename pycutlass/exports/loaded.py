@@ -263,7 +263,7 @@ class LoadedPlan:
         if unknown:
             raise ArgumentTypeError(
                 f"{self.name} takes the scalars {', '.join(self.scalars) or 'none'}, got "
-                f"{', '.join(map(shown, unknown))}"
+                f"{', '.join(name if isinstance(name, str) else shown(name) for name in unknown)}"
             )
         values = self.scalars | {name: _number(name, value) for name, value in scalars.items()}
         return (interface.ScalarValue * max(len(values), 1))(

@@ -75,6 +75,13 @@ assert out.eq(1.5).all()
 outs = [torch.zeros(2, 4), torch.zeros(1, 4)]
 ops.run(kernels, "sums", [a, b, b[:1], b[:1]], outs, [1.0])
 assert outs[0].eq(3).all() and outs[1].eq(4).all()
+saved = (asked := a.clone().requires_grad_()) * out
+ops.run(kernels, "sum", [a, b], [out])
+refused("modified by an inplace operation", lambda: saved.sum().backward())
+with torch.inference_mode():
+    inferred = torch.zeros(2, 4)
+ops.run(kernels, "sum", [a, b], [inferred])
+assert inferred.eq(9).all()
 found = torch.zeros(8, dtype=torch.int64)
 images = torch.ones(2, 3, 5, 6, dtype=torch.bool).to(memory_format=torch.channels_last)
 ops.run(kernels, "shape", [images], [found])
