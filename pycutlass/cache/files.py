@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import stat
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,7 +14,11 @@ from typing import Any, BinaryIO
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, PyCutlassError
 
-__all__ = ["as_path", "regular_file", "written_whole"]
+__all__ = ["as_path", "is_cut_off", "is_file", "regular_file", "written_whole"]
+
+_ELF64_LITTLE = b"\x7fELF\x02\x01"
+_ELF_HEADER = struct.Struct("<32x QQ 6x HHHH 2x")  # offsets of segments and sections; size and number of each
+_SEGMENT = struct.Struct("<8x Q 16x Q 16x")  # where it begins in the file, and its bytes there
 
 
 @contextlib.contextmanager
@@ -64,6 +69,36 @@ def regular_file(path: Path, what: str) -> BinaryIO:
         file.close()
         raise CacheError(f"{path} cannot be read as {what}: it is not a file")
     return file
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a file; no where a name is none that a file can have."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def is_cut_off(path: Path) -> bool:
+    """Return whether the end of a shared object is missing, which the loader of the system dies of by a signal.
+
+    False for what is no shared object, or cannot be read: the loader says so itself.
+    """
+    try:
+        with regular_file(path, "a shared object") as file:
+            size, head = os.fstat(file.fileno()).st_size, file.read(_ELF_HEADER.size)
+            if not head.startswith(_ELF64_LITTLE) or len(head) < _ELF_HEADER.size:
+                return False
+            segments, sections, of_segment, count, of_section, section_count = _ELF_HEADER.unpack(head)
+            file.seek(segments)
+            table = file.read(count * of_segment)
+    except (OSError, CacheError, OverflowError, ValueError):
+        return False
+    if len(table) < count * of_segment or of_segment != _SEGMENT.size:
+        return True
+    ends: list[int] = [start + length for start, length in _SEGMENT.iter_unpack(table)]
+    ends.append(sections + of_section * section_count)
+    return max(ends) > size
 
 
 def as_path(name: str, value: Any) -> Path:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import operator
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -14,11 +16,12 @@ from typing import Any
 
 from pycutlass import _core, device
 from pycutlass.allocators import chosen
-from pycutlass.cache.files import as_path
+from pycutlass.cache.files import as_path, is_cut_off, is_file
 from pycutlass.calls import public, shown, suggestion
 from pycutlass.device import current_stream_source
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, DeviceError, PyCutlassError, UnknownNameError
 from pycutlass.exports import interface
+from pycutlass.integers import real
 from pycutlass.memory import DeviceBuffer
 from pycutlass.plan.launches import workspace_of
 from pycutlass.plan.options import check_gradients
@@ -40,6 +43,9 @@ _BY_DTYPE: Mapping[str, Element] = {row.dtype_name: row for row in reversed(ELEM
 _BY_CODE: Mapping[int, Element] = {row.code: row for row in ELEMENTS}
 _PIXELS, _RANK = 3, 4  # pycutlass_layout, and the most dimensions
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+#: The files that the process has loaded, by their paths, since none is ever unloaded: device, number, size and time.
+_opened: dict[Path, list[tuple[int, ...]]] = {}
+_opening = threading.Lock()
 
 
 @public
@@ -74,10 +80,10 @@ class LoadedLibrary(Mapping[str, "LoadedPlan"]):
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        if not _is_file(self.path):
+        if not is_file(self.path):
             raise CacheError(f"{path} cannot be loaded as a library of kernels: there is no such file")
         try:
-            self._object = ctypes.CDLL(str(self.path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            self._object = _open(self.path)
             get = self._object.pycutlass_get_library
         except (OSError, AttributeError) as error:
             raise CacheError(
@@ -105,6 +111,10 @@ class LoadedLibrary(Mapping[str, "LoadedPlan"]):
         read: dict[str, Any] = json.loads(self._library.manifest)
         return read
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path alone: the library is loaded from there again, which is for the same machine."""
+        return load_library, (self.path,)
+
     def __getitem__(self, name: str) -> LoadedPlan:
         """Return the plan of that name.
 
@@ -113,7 +123,7 @@ class LoadedLibrary(Mapping[str, "LoadedPlan"]):
         UnknownNameError
             There is none.
         """
-        found = self._plans.get(name)
+        found = self._plans.get(name) if isinstance(name, str) else None
         if found is None:
             near = suggestion(name, self._plans) if isinstance(name, str) else ""
             raise UnknownNameError(
@@ -159,6 +169,10 @@ class LoadedPlan:
         self.tensors = tuple(each.name.decode() for each in self._infos)
         self._scalars = [info.scalars[each] for each in range(info.scalar_count)]
         self.scalars = {each.name.decode(): each.value for each in self._scalars}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the library, as it is pickled, and the name."""
+        return operator.getitem, (self._library, self.name)
 
     def load(self) -> None:
         """Load the kernels for the current GPU; `run` does so where they are not loaded, but not under capture.
@@ -242,15 +256,18 @@ class LoadedPlan:
             found += [] if watch is None else [watch]
         return found
 
-    def _values(self, scalars: Mapping[str, float]) -> Any:
-        unknown = sorted(set(scalars) - set(self.scalars))
+    def _values(self, scalars: Any) -> Any:
+        if not isinstance(scalars, Mapping):
+            raise ArgumentTypeError(f"scalars must be a mapping of names to numbers, got {shown(scalars)}")
+        unknown = [name for name in scalars if not isinstance(name, str) or name not in self.scalars]
         if unknown:
             raise ArgumentTypeError(
-                f"{self.name} takes the scalars {', '.join(self.scalars) or 'none'}, got {', '.join(unknown)}"
+                f"{self.name} takes the scalars {', '.join(self.scalars) or 'none'}, got "
+                f"{', '.join(name if isinstance(name, str) else shown(name) for name in unknown)}"
             )
-        values = self.scalars | dict(scalars)
+        values = self.scalars | {name: _number(name, value) for name, value in scalars.items()}
         return (interface.ScalarValue * max(len(values), 1))(
-            *(interface.ScalarValue(float(value), None) for value in values.values())
+            *(interface.ScalarValue(value, None) for value in values.values())
         )
 
     def _workspace(self, launch: interface.Launch, ordinal: int, stream: _core.Stream) -> DeviceBuffer | None:
@@ -268,11 +285,41 @@ class LoadedPlan:
         return f"<LoadedPlan {self.name}: {self.description}, for {self.target}>"
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that no file can have
-        return False
+def _open(path: Path) -> ctypes.CDLL:
+    """Load a file, and no other that had its path before.
+
+    The system's loader goes by names, and returns what it has loaded by one, whatever has taken its place since. So a
+    file that follows another is loaded by another spelling.
+
+    Raises
+    ------
+    AttributeError, OSError
+        The loader does not take it.
+    CacheError
+        The file is cut off, or was written over while it was loaded.
+    """
+    if is_cut_off(path):
+        raise CacheError(f"{path} cannot be loaded as a library of kernels: its end is missing. Copy it again")
+    status = path.stat()
+    file = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    with _opening:
+        before = _opened.get(path, [])
+        if file not in before and file[:2] in [each[:2] for each in before]:
+            raise CacheError(
+                f"{path} was written over while this process had it loaded: load it in a new process, and replace such "
+                f"files by others, as export_library and mv do"
+            )
+        number = before.index(file) if file in before else len(before)
+        made = ctypes.CDLL(f"{path.parent}/{'./' * number}{path.name}", mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        _opened[path] = before if file in before else [*before, file]
+    return made
+
+
+def _number(name: str, value: Any) -> float:
+    number = real(value)
+    if number is None:
+        raise ArgumentTypeError(f"the scalar {name} must be a number, got {shown(value)}")
+    return number
 
 
 def _channels_last(view: TensorView) -> TensorView:

@@ -182,6 +182,8 @@ def _placed(
             alone += f", behind the batch {product.batch}"
         raise ArgumentError(f"{name} must be one number, or one for each {of}, of shape {alone}; got {shape}")
     as_one = is_folded or not lead
+    if line == 1:  # which says nothing about the step
+        step = 1
     if _count(view) == 0:  # whose strides say nothing
         return ((0,), (1,), False) if as_one else ((0, line), (line, 1), False)
     found = stacked((*lead, line), (*steps, step)) if as_one else stacked(lead, steps)

@@ -10,6 +10,7 @@ import torch
 
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.integers import as_int, items_of, real
 from pycutlass.log import say_once
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.pick import pick
@@ -23,6 +24,7 @@ from pycutlass.spec import TensorSpec
 __all__ = ["register_autotuning"]
 
 Tensor = torch.Tensor
+_MOST_POINTS, _MOST_ROWS = 64, 2**31 - 1
 _TAG = "pycutlass"  # of graphs in Inductor's cache, which call operators of ours
 
 
@@ -152,20 +154,28 @@ def _tell_apart() -> None:
 def _points(given: Any) -> list[int] | None:
     if given is None:
         return None
-    if isinstance(given, str) or not isinstance(given, Sequence):
+    items = items_of(given, _MOST_POINTS) if isinstance(given, Sequence) else None
+    if items is None:
         raise ArgumentTypeError(f"split_points must be a sequence of integers, got {shown(given)}")
-    for each in given:
-        if isinstance(each, bool) or not isinstance(each, int):
+    points = [as_int(each) for each in items]
+    for each, point in zip(items, points, strict=True):
+        if point is None:
             raise ArgumentTypeError(f"split_points must be integers, got {shown(each)}")
-    points = list(given)
-    if not points or points[0] < 1 or any(x >= y for x, y in pairwise(points)):
-        raise ArgumentError(f"split_points must be positive and increase, got {shown(given)}: omit them for none")
-    return points
+    found = [point for point in points if point is not None]
+    if not found or found[0] < 1 or found[-1] > _MOST_ROWS or any(x >= y for x, y in pairwise(found)):
+        raise ArgumentError(
+            f"split_points must increase, from 1 to {_MOST_ROWS:,} at most, got {shown(given)}: omit them for "
+            f"none"
+        )
+    if len(found) > _MOST_POINTS:
+        raise ArgumentError(f"split_points are {_MOST_POINTS} at most, since each is a branch in compiled code")
+    return found
 
 
 def _speedup(given: Any) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float):
+    number = None if isinstance(given, bool) else real(given)
+    if number is None:
         raise ArgumentTypeError(f"min_speedup must be a number, got {shown(given)}")
-    if not 0 < given < float("inf"):
-        raise ArgumentError(f"min_speedup must be positive, got {given}: 1.1 asks for ten per cent")
-    return float(given)
+    if not 0 < number < float("inf"):
+        raise ArgumentError(f"min_speedup must be positive and finite, got {given}: 1.1 asks for ten per cent")
+    return number

@@ -90,6 +90,8 @@ def _scaled_mm(info: Any, axes: Any, *args: Any) -> tuple[Any, int]:
     given = tuple(leading(*each) for each in zip(args, axes, strict=True))
     _scaled(*described(axes, given))
     mat_a, mat_b, scale_a, scale_b, bias, out_dtype = given
+    if mat_a.dim() - (axes[0] is not None) > 2:  # stacks, whose scales may be of all matrices or of each
+        return torch.stack([_scaled(*each) for each in elements(info.batch_size, axes, given)]), 0
     count, rows, columns = info.batch_size, mat_a.shape[-2], mat_b.shape[-1]
     scale_a, scale_b = _of_lines(scale_a, axes[2], rows), _of_lines(scale_b, axes[3], columns)
     if axes[0] is not None and all(axis is None for axis in (axes[1], *axes[3:])):  # more rows
@@ -116,7 +118,7 @@ def _of_lines(scale: Tensor, axis: int | None, lines: int) -> Tensor:
 
 
 def register_named_batches() -> None:
-    """Register the rules; what `_grouped_mm` cannot put into one product is called once for each of a batch."""
+    """Register the rules; what cannot be put into one product is called once for each of a batch."""
     for operator, by_position, rule in ((GROUPED_MM, _grouped, _grouped_mm), (SCALED_MM, _scaled, _scaled_mm)):
         library.impl(_name(operator), _batched(operator, by_position, rule), "FuncTorchBatched", with_keyset=True)
 

@@ -11,13 +11,14 @@ import contextlib
 import os
 import shlex
 import subprocess
-import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pycutlass import config
+from pycutlass.cache.files import as_path, is_cut_off, is_file
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, CompileError, NotCompiledError, ToolkitError
 from pycutlass.pytorch.operators import without_gradient
@@ -51,6 +52,8 @@ def build_native(path: str | os.PathLike[str]) -> Path:
 
     Raises
     ------
+    ArgumentError, ArgumentTypeError
+        That is no path of a file.
     CompileError
         The compiler refuses the source or cannot write the file; its log is in the exception.
     NotCompiledError
@@ -63,7 +66,7 @@ def build_native(path: str | os.PathLike[str]) -> Path:
     >>> import pycutlass.pytorch
     >>> pycutlass.pytorch.build_native("pycutlass_kernels.so")  # doctest: +SKIP
     """
-    return _built(Path(path))
+    return _built(_named(as_path("path", path)))
 
 
 def _built(path: Path, *options: str) -> Path:
@@ -72,13 +75,18 @@ def _built(path: Path, *options: str) -> Path:
             "the operators in C++ are compiled by the host compiler, and PYCUTLASS_NO_COMPILE is set: unset it, or "
             "pass load_native the file that build_native has written elsewhere"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "operators.so"
+    with scratch_directory() as folder:
+        made = folder / "operators.so"
         here = f"-fmacro-prefix-map={_SOURCE.parent}/="  # messages have the file's name
         command = [*find_host_compiler(), *_FLAGS, here, *options, str(_SOURCE), *_linked(), "-o", str(made)]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, check=False, env=config.compiler_environment()
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",  # what names of files are in is for the file system to say
+                check=False,
+                env=config.compiler_environment(),
             )
         except OSError as error:
             raise ToolkitError(f"the host compiler {command[0]} cannot be started: {error.strerror}") from error
@@ -106,13 +114,22 @@ def _linked() -> list[str]:
     return [*headers, *_BOUND, f"-L{root / 'lib'}", *libraries]
 
 
+def _named(path: Path) -> Path:
+    """Return the path of a file to write, whose folder may be missing."""
+    if not path.name:
+        raise ArgumentError(f"path must name the file that is written, got {str(path)!r}: pycutlass_kernels.so")
+    return path
+
+
 def _put(made: Path, path: Path) -> None:
     """Put a file where it belongs, whole or not at all: programs may have the one that is there open."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{_NAMESPACE}.{os.getpid()}.{threading.get_ident()}")
     try:
         beside.write_bytes(made.read_bytes())
         beside.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise CompileError(
             f"the operators in C++ cannot be written to {path}: {error.strerror}. Choose another file"
         ) from error
@@ -129,8 +146,8 @@ def load_native(path: str | os.PathLike[str] | None = None) -> None:
 
     Raises
     ------
-    ArgumentError
-        There is no such file, or it cannot be loaded.
+    ArgumentError, ArgumentTypeError
+        There is no such file, or it has no such operators.
     CompileError, NotCompiledError, ToolkitError
         As of `build_native`.
 
@@ -140,12 +157,12 @@ def load_native(path: str | os.PathLike[str] | None = None) -> None:
     >>> pycutlass.pytorch.load_native()  # doctest: +SKIP
     >>> torch.ops.pycutlass_kernels.run("kernels.so", "linear", [x, w, bias], [y])  # doctest: +SKIP
     """
-    if hasattr(getattr(torch.ops, _NAMESPACE), "run"):  # whoever has loaded them
+    if _is_loaded():  # by whomever
         return
     if path is None:
         _load(_built(_kept.enter_context(scratch_directory()) / f"{_NAMESPACE}.so"))
     else:
-        _load(Path(path))
+        _load(as_path("path", path))
     untyped: Any = torch.library  # as it is to type checkers
     fragment = untyped.Library(_NAMESPACE, "FRAGMENT")
     _fragments.append(fragment)
@@ -154,13 +171,21 @@ def load_native(path: str | os.PathLike[str] | None = None) -> None:
 
 
 def _load(path: Path) -> None:
-    if not path.is_file():
+    if not is_file(path):
         raise ArgumentError(f"there is no file {path}: write it with pycutlass.pytorch.build_native")
+    if is_cut_off(path):
+        raise ArgumentError(f"{path} cannot be loaded as the operators in C++: its end is missing. Copy it again")
     try:
         load: Any = torch.ops.load_library
         load(str(path.absolute()))
     except (OSError, RuntimeError) as error:
         raise ArgumentError(f"{path} cannot be loaded as the operators in C++: {error}") from error
+    if not _is_loaded():
+        raise ArgumentError(f"{path} has no operators {_NAMESPACE}: write it by pycutlass.pytorch.build_native")
+
+
+def _is_loaded() -> bool:
+    return hasattr(getattr(torch.ops, _NAMESPACE), "run")
 
 
 def _fake_run(library: str, plan: str, read: Any, written: Any, scalars: Any = ()) -> None:

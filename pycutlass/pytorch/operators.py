@@ -154,14 +154,23 @@ def _check_floats(operator: Any, args: tuple[Any, ...], named: dict[str, Any]) -
 
 
 def without_gradient(operator: Any, into: Any = library) -> None:
-    """Let an operator, of the library `into`, refuse tensors whose gradient would be lost."""
+    """Let an operator, of the library `into`, refuse tensors whose gradient would be lost.
+
+    Of tensors that its schema says it writes autograd is told, so that backward refuses what was saved before.
+    """
+    parameters = [each.name for each in operator._schema.arguments]
+    written = [each.name for each in operator._schema.arguments if each.is_write]
 
     def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
         _check_modes(operator, (*args, *named.values()))
-        parameters = (each.name for each in operator._schema.arguments)
-        check_no_gradient(str(operator), **dict(zip(parameters, args, strict=False)), **named)
+        given = {**dict(zip(parameters, args, strict=False)), **named}
+        check_no_gradient(str(operator), **given)
         with below_autograd():
-            return operator.redispatch(keyset & _after_autograd, *args, **named)
+            made = operator.redispatch(keyset & _after_autograd, *args, **named)
+        for name in written:
+            tensors = given[name] if isinstance(given[name], list | tuple) else [given[name]]
+            torch._C._increment_version([each for each in tensors if not each.is_inference()])
+        return made
 
     into.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
 

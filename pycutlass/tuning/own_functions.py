@@ -36,11 +36,12 @@ def own_function(text: str) -> EpilogueFunction:
     except (Exception, SystemExit) as error:  # of whatever the module does
         raise ArgumentError(
             f"epilogue={shown(text)} is a function of {where or 'no module'}, which cannot be imported: "
-            f"{type(error).__name__}: {error}. Write package.module:name or path/to/file.py:name"
+            f"{_said(error)}. Write package.module:name or path/to/file.py:name"
         ) from error
-    found: Any = vars(module).get(name)
+    members = vars(module) if isinstance(module, ModuleType) else {}  # a module may put anything in its own place
+    found: Any = members.get(name)
     if found is None:
-        functions = [each for each, value in vars(module).items() if isinstance(value, EpilogueFunction)]
+        functions = [each for each, value in members.items() if isinstance(value, EpilogueFunction)]
         listed = f"; its epilogue functions are {', '.join(functions)}" if functions else ""
         raise ArgumentError(
             f"epilogue={shown(text)} is not there: {where} has no {name}{listed}.{suggestion(name, functions)}"
@@ -51,6 +52,14 @@ def own_function(text: str) -> EpilogueFunction:
             f"pycutlass.epilogue_function"
         )
     return found
+
+
+def _said(error: BaseException) -> str:
+    """Return the class of an exception and what it says, if it can say anything."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # of whoever wrote the class
+        return type(error).__name__
 
 
 def _of_file(path: Path) -> ModuleType:

@@ -195,3 +195,12 @@ def test_scales_of_a_product_without_elements(a: tuple[int, ...], b: tuple[int, 
     scales = np.ones(a[:-1], np.float32), np.ones(b[-1], np.float32)
     got = pycutlass.matmul(np.ones(a, np.float32), np.ones(b, np.float32), scales=scales)
     assert got.shape == (*a[:-1], b[-1])
+
+
+def test_scales_of_one_line_may_have_any_step() -> None:
+    """As a batch that is the last axis has them: an extent of 1 says nothing about its stride."""
+    a, b = np.ones((3, 1, 8), np.float32), np.ones((3, 8, 2), np.float32)
+    scale = np.lib.stride_tricks.as_strided(np.array([1, 2, 3], np.float32), (3, 1), (4, 12))
+    wanted = 8 * scale[..., None] * np.ones((1, 1, 2), np.float32)
+    for given in (scale, scale[..., None]):
+        np.testing.assert_allclose(pycutlass.matmul(a, b, scales=(given, 1.0)), wanted)

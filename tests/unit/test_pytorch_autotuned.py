@@ -90,10 +90,15 @@ def test_a_torch_without_such_choices_is_left_as_it_is(
     [
         ((64,), {}, errors.ArgumentTypeError, "split_points must be a sequence of integers, got 64"),
         (([1.5],), {}, errors.ArgumentTypeError, "split_points must be integers, got 1.5"),
-        (([64, 64],), {}, errors.ArgumentError, r"must be positive and increase, got \[64, 64\]"),
+        (([64, 64],), {}, errors.ArgumentError, r"must increase, from 1 to 2,147,483,647 at most, got \[64, 64\]"),
+        ((b"12",), {}, errors.ArgumentTypeError, "split_points must be a sequence of integers, got b'12'"),
+        (([2**31],), {}, errors.ArgumentError, "must increase, from 1 to 2,147,483,647 at most"),
+        (([10**400],), {}, errors.ArgumentError, "beyond anything that is counted"),
+        ((range(1, 2**40),), {}, errors.ArgumentError, "split_points are 64 at most"),
+        ((), {"min_speedup": 10**400}, errors.ArgumentError, "beyond float64"),
         (([],), {}, errors.ArgumentError, "omit them for none"),
         ((), {"min_speedup": "1"}, errors.ArgumentTypeError, "min_speedup must be a number, got '1'"),
-        ((), {"min_speedup": 0}, errors.ArgumentError, "min_speedup must be positive, got 0"),
+        ((), {"min_speedup": 0}, errors.ArgumentError, "min_speedup must be positive and finite, got 0"),
     ],
 )
 def test_options_are_checked(given: Any, named: Any, kind: type[Exception], message: str) -> None:

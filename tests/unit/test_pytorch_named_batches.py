@@ -135,6 +135,22 @@ def test_scales_with_a_bias() -> None:
         torch.testing.assert_close(torch.vmap(scaled, axes)(*given), one_by_one(scaled, axes, given))
 
 
+@pytest.mark.parametrize("scales", [((), (5,)), ((4,), (2, 1, 5)), ((2, 4), ()), ((2, 4, 1), (1, 5))], ids=str)
+def test_stacks_with_scales(scales: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """Scales of all matrices of a stack, and of each, which extents alone do not tell from those of a batch."""
+    for axes, given in places((2, 4, 6), (2, 6, 5), *scales):
+        torch.testing.assert_close(torch.vmap(scaled, axes)(*given), one_by_one(scaled, axes, given))
+    added = [numbers(*shape).detach() for shape in ((BATCH, 2, 4, 6), (2, 6, 5), *scales, (5,))]
+    made = torch.vmap(scaled, (0, None, None, None, None))(*added)
+    torch.testing.assert_close(made, one_by_one(scaled, (0, None, None, None, None), added))
+
+
+def test_scales_of_one_line() -> None:
+    """Their strides are those of a batch that is the last axis."""
+    for axes, given in places((1, 6), (6, 1), (1, 1), (1,)):
+        torch.testing.assert_close(torch.vmap(scaled, axes)(*given), one_by_one(scaled, axes, given))
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
 def test_operands_of_8_bits(dtype: torch.dtype) -> None:
     a, b = (4 * numbers(BATCH, *shape).detach() for shape in ((16, 32), (24, 32)))

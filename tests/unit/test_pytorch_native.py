@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from host_library import host_library
 
-from pycutlass.errors import ArgumentError, CompileError, NotCompiledError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, CompileError, NotCompiledError
 from pycutlass.pytorch import build_native, load_native
 from pycutlass.pytorch.native import _built
 
@@ -75,6 +75,13 @@ assert out.eq(1.5).all()
 outs = [torch.zeros(2, 4), torch.zeros(1, 4)]
 ops.run(kernels, "sums", [a, b, b[:1], b[:1]], outs, [1.0])
 assert outs[0].eq(3).all() and outs[1].eq(4).all()
+saved = (asked := a.clone().requires_grad_()) * out
+ops.run(kernels, "sum", [a, b], [out])
+refused("modified by an inplace operation", lambda: saved.sum().backward())
+with torch.inference_mode():
+    inferred = torch.zeros(2, 4)
+ops.run(kernels, "sum", [a, b], [inferred])
+assert inferred.eq(9).all()
 found = torch.zeros(8, dtype=torch.int64)
 images = torch.ones(2, 3, 5, 6, dtype=torch.bool).to(memory_format=torch.channels_last)
 ops.run(kernels, "shape", [images], [found])
@@ -152,6 +159,35 @@ assert Path(path).is_file(), path
     assert not Path(done.stdout.strip()).parent.exists()
 
 
+def test_other_and_damaged_shared_objects_are_refused(libraries: list[str], tmp_path: Path) -> None:
+    """Of a file that is cut off, the loader dies by a signal; of another, torch has no such operator."""
+    cut = tmp_path / "cut.so"
+    cut.write_bytes(Path(libraries[0]).read_bytes()[:8192])
+    script = f"""
+from pycutlass.errors import ArgumentError
+from pycutlass.pytorch import load_native
+for path in ({str(cut)!r}, {libraries[0]!r}):
+    try:
+        load_native(path)
+    except ArgumentError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert "its end is missing" in first and "has no operators pycutlass_kernels" in second
+
+
+#: What names no file.
+UNFIT = [
+    (3, "path must be a path"),
+    (b"x", "path must be a path"),
+    ("a\0b", "without NUL"),
+    ("a\ud800", "halves of surrogate pairs"),
+    ("", "path must name the file"),
+]
+
+
 def test_what_cannot_be_built_or_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompileError, match=r"cannot be written to .*absent/operators.so: No such file or directory"):
         build_native(tmp_path / "absent" / "operators.so")
@@ -160,6 +196,15 @@ def test_what_cannot_be_built_or_loaded(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "operators.so").write_text("no library")
     with pytest.raises(ArgumentError, match="cannot be loaded as the operators in C"):
         load_native(tmp_path / "operators.so")
+    for path, message in UNFIT:
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+            build_native(path)
+    with pytest.raises(CompileError, match="Is a directory"):
+        build_native(tmp_path)
+    assert not [each for each in tmp_path.parent.iterdir() if each.name.startswith(".pycutlass")]
+    for path in (*(path for path, _ in UNFIT), "x" * 5000, "/"):
+        with pytest.raises((ArgumentError, ArgumentTypeError)):
+            load_native(path)
     with pytest.raises(CompileError, match="failed with exit status 1 on the operators in C"):
         _built(tmp_path / "operators.so", "-DPYCUTLASS_LIBRARY_H")
     monkeypatch.setenv("PYCUTLASS_NO_COMPILE", "1")

@@ -230,10 +230,17 @@ def test_functions_of_users_are_found(own: Path, where: str) -> None:
         ("no.such.module:shifted", ArgumentError, "cannot be imported: ModuleNotFoundError"),
         ("ends.py:shifted", ArgumentError, "cannot be imported: SystemExit"),
         ("wrong.py:shifted", ArgumentError, "cannot be imported: ZeroDivisionError"),
+        ("mute.py:shifted", ArgumentError, "cannot be imported: Mute. Write"),
+        ("replaced_module:shifted", ArgumentError, "replaced_module has no shifted"),
         (":shifted", ArgumentError, "a function of no module, which cannot be imported"),
     ],
 )
-def test_what_is_no_function_of_a_user(own: Path, name: str, error: type[Exception], said: str) -> None:
+def test_what_is_no_function_of_a_user(
+    own: Path, name: str, error: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own.parent / "mute.py").write_text("class Mute(Exception):\n    def __str__(self): raise ValueError\nraise Mute")
+    (own.parent / "replaced_module.py").write_text("import sys\nsys.modules[__name__] = 3")
+    monkeypatch.syspath_prepend(str(own.parent))
     (own.parent / "ends.py").write_text("raise SystemExit(3)")
     (own.parent / "wrong.py").write_text("1 / 0")
     with pytest.raises(error, match=said):
