@@ -164,8 +164,7 @@ def _points(given: Any) -> list[int] | None:
     found = [point for point in points if point is not None]
     if not found or found[0] < 1 or found[-1] > _MOST_ROWS or any(x >= y for x, y in pairwise(found)):
         raise ArgumentError(
-            f"split_points must increase, from 1 to {_MOST_ROWS:,} at most, got {shown(given)}: omit them for "
-            f"none"
+            f"split_points must increase, from 1 to {_MOST_ROWS:,} at most, got {shown(given)}: omit them for none"
         )
     if len(found) > _MOST_POINTS:
         raise ArgumentError(f"split_points are {_MOST_POINTS} at most, since each is a branch in compiled code")
