@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from pycutlass.errors import ArgumentError, PyCutlassError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 
 __all__ = [
     "NAMESPACE",
@@ -99,6 +99,7 @@ def _with_memory_alike(fake: Callable[..., Any]) -> Callable[..., Any]:
 
 def _kernel(compute: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
     """Return what computes, and refuses tensors by name."""
+    needed = [each.name for each in signature(fake).parameters.values() if each.default is each.empty]
 
     def kernel(*args: Any, **named: Any) -> Any:
         try:
@@ -106,6 +107,11 @@ def _kernel(compute: Callable[..., Any], fake: Callable[..., Any]) -> Callable[.
         except PyCutlassError:
             refuse_by_name(fake, *args, **named)
             raise
+        except AttributeError as error:  # torch lets None pass for any tensor
+            missing = [name for name, each in zip(needed, args, strict=False) if each is None]
+            if not missing:
+                raise
+            raise ArgumentTypeError(f"{', '.join(missing)} must be a tensor, got None") from error
 
     return kernel
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch_operators import numbers, ops, passes_opcheck
 
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 WEIGHT = torch.randint(-128, 128, (64, 24), dtype=torch.int8, generator=torch.Generator().manual_seed(0))
 
@@ -80,3 +80,15 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 def test_refused(message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         ops.mixed_mm(*REFUSED[message])
+
+
+def test_none_is_no_tensor() -> None:
+    """Torch lets it pass."""
+    a = torch.ones(2, 64).half()
+    for message, call in {
+        "mat_a must be a tensor": lambda: ops.mixed_mm(None, WEIGHT),
+        "mat_b must be a tensor": lambda: ops.mixed_mm(a, None),
+        "offs must be a tensor": lambda: ops.fused_grouped_mm(a, a.T[None], None, "relu", []),
+    }.items():
+        with pytest.raises(ArgumentTypeError, match=message):
+            call()
