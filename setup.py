@@ -63,30 +63,12 @@ def system_includes() -> list[str]:
     return [flag for path in (cutlass_include(), cuda, cuda / "cccl") for flag in ("-isystem", str(path))]
 
 
-def sources(pattern: str) -> list[str]:
-    """Return files of ``csrc/`` as setuptools wants them: relative, in a fixed order."""
-    return sorted(str(path.relative_to(HERE)) for path in HERE.glob(f"csrc/{pattern}"))
-
-
-def units(count: int = 8) -> list[str]:
-    """Return files that include those of ``csrc/``, a few each: they share headers and templates, which are most work.
-
-    Neighbours by name, which have helpers of the same names, are in different ones.
-    """
-    folder, files = HERE / "build" / "csrc", sources("*.cpp")
-    folder.mkdir(parents=True, exist_ok=True)
-    made = [folder / f"unit_{number}.cpp" for number in range(count)]
-    for number, path in enumerate(made):
-        path.write_text("".join(f'#include "../../{name}"\n' for name in files[number::count]))
-    return [str(path.relative_to(HERE)) for path in made]
-
-
 def core() -> Pybind11Extension:
     """Return the extension module."""
     return Pybind11Extension(
         "pycutlass._core",
-        units(),
-        depends=["csrc/exports.map", *sources("*.h"), *sources("*.cpp")],
+        sorted(str(path.relative_to(HERE)) for path in HERE.glob("csrc/*.cpp")),
+        depends=["csrc/exports.map", *sorted(str(path.relative_to(HERE)) for path in HERE.glob("csrc/*.h"))],
         include_dirs=["csrc", "pycutlass/include"],
         cxx_std=17,
         define_macros=[("NDEBUG", None)],
