@@ -17,9 +17,11 @@ _OF_SHORT = {row.short: row for row in ELEMENTS}
 def nearest_products(products: Iterable[Product], math: Math) -> list[Product]:
     """Return at most four products, those first that are most like the instruction `math`.
 
-    Where some have its types, the others are left out; of these, those of its `opcode_class`, where there are any.
+    Where some have its types, the others are left out, else those of two types where it has one; of these, those of its
+    `opcode_class`, where there are any.
     """
     rows = list(products)
+    rows = [row for row in rows if (row.a == row.b) == (math.a is math.b)] or rows
     rows = [row for row in rows if (row.a, row.b) == (math.a.short, math.b.short)] or rows
     rows = [row for row in rows if row.opcode_class == math.opcode_class] or rows
 

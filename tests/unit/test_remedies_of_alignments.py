@@ -68,7 +68,7 @@ def followed(operation: Any, problem: Any) -> Any:
 def test_the_description_that_is_named_takes_the_problem(name: str, group: bool) -> None:
     operation = GEMMS[name]
     if group:
-        if name in ("interleaved", "turing int8", "hopper", "hopper e4m3", "hopper tf32", "gemv"):
+        if name in ("interleaved", "mixed", "turing int8", "hopper", "hopper e4m3", "hopper tf32", "gemv"):
             operation = GEMMS["f16 0"]
         operation = grouped({each: getattr(operation, each) for each in operation._FIELDS[:-2]})
     for size in itertools.product((128, 132, 130, 129), repeat=3):

@@ -88,9 +88,10 @@ def test_every_rule_is_broken_by_a_case(module):
         with pytest.raises(DescriptionError) as caught:
             replace(value, **change)
         errors.append(caught.value)
-    with pytest.raises(DescriptionError) as caught:
-        GemmOperationGrouped(**BASELINES["gemv"])
-    errors.append(caught.value)
+    for name in ("gemv", "mixed"):
+        with pytest.raises(DescriptionError) as caught:
+            GemmOperationGrouped(**BASELINES[name])
+        errors.append(caught.value)
     with pytest.raises(DescriptionError) as caught:
         _ = GemmOperationUniversal(**BASELINES["gemv"]).array
     errors.append(caught.value)
