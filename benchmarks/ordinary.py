@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pycutlass
 from benchmarks.common import BenchmarkError, Report, number
+from benchmarks.pick_shapes import Shape
 from benchmarks.timing import both_ways
 from pycutlass import TensorSpec
 from pycutlass.device import Device
@@ -28,26 +28,12 @@ _CHECKED_ROWS = 64  # of each result: the first, the last, and others in between
 _FURTHER = 2.0  # times torch's distance from float64 that ours may have
 
 
-@dataclass(frozen=True)
-class Ordinary:
-    """A product: types of A and B, how they lie, extents, and the number of matrices where it is a batch.
+class Ordinary(Shape):
+    """A product as a program has it.
 
     Of layouts ``"tn"`` is a linear layer, ``x @ w.T``, ``"tt"`` a product of matrices by rows, and ``"nt"`` the
     gradient of weights, ``g.T @ x``.
     """
-
-    operands: str
-    layouts: str
-    m: int
-    n: int
-    k: int
-    batch: int | None = None
-
-    @property
-    def name(self) -> str:
-        """How tables call it."""
-        of = "" if self.batch is None else f"{self.batch} of "
-        return f"{self.operands} {self.layouts} {of}{self.m}x{self.n}x{self.k}"
 
     @property
     def precision(self) -> str | None:

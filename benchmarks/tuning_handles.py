@@ -81,7 +81,8 @@ class _Here:
         return self._bench.measure(number)
 
     def measure_vendor(self, seconds: float) -> list[float]:
-        raise NotImplementedError("nobody asks for it")
+        assert self._bench is not None
+        return self._bench.measure_vendor()
 
     def close(self) -> None:
         self._bench = None

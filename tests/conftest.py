@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,15 @@ def quick_host_compiler(request: pytest.FixtureRequest) -> dict[str, str]:
 
     header = linked(request.getfixturevalue("kernel_headers"))
     return {"CXX": shlex.join((*toolkit.find_host_compiler(), "-include", str(header)))}
+
+
+@pytest.fixture
+def compiles_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a test of `torch.compile` compile what others have compiled, with the same random numbers."""
+    import torch
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

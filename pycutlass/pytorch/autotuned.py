@@ -16,10 +16,9 @@ from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.pick import pick
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.products import MATMUL
-from pycutlass.pytorch.regions.extents import hint_of, tensor_form
+from pycutlass.pytorch.regions.extents import packed_spec
 from pycutlass.pytorch.regions.gain import planned_for
 from pycutlass.pytorch.sums import ADDMM
-from pycutlass.spec import TensorSpec
 
 __all__ = ["register_autotuning"]
 
@@ -126,22 +125,12 @@ def _is_taken(choice: Callable[..., Any], tensors: list[Tensor], devices: tuple[
         return False
     a, b = tensors[-2:]
     try:
-        choice(*tensors)
-        plan = Gemm(_spec(a), _spec(b), precision=precision_of(a))
+        made = choice(*tensors)
+        plan = Gemm(packed_spec(a), packed_spec(b), precision=precision_of(a))
         pick(plan.kind, *plan.size, plan.batch, planned_for(None))
     except PyCutlassError:
         return False
-    return bool(choice(*tensors).dtype is a.dtype)
-
-
-def _spec(value: Tensor) -> TensorSpec:
-    """Return a matrix without memory, packed as it lies, of the extents that are measured."""
-    form = tensor_form(value)
-    shape = tuple(map(hint_of, value.shape))
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(form.order):
-        strides[axis], step = step, step * max(1, shape[axis])
-    return TensorSpec(shape, form.dtype, tuple(strides))
+    return bool(made.dtype is a.dtype)
 
 
 def _tell_apart() -> None:

@@ -181,7 +181,7 @@ def _load(path: Path) -> None:
     except (OSError, RuntimeError) as error:
         raise ArgumentError(f"{path} cannot be loaded as the operators in C++: {error}") from error
     if not _is_loaded():
-        raise ArgumentError(f"{path} has no operators {_NAMESPACE}: write it by pycutlass.pytorch.build_native")
+        raise ArgumentError(f"{path} has no operators {_NAMESPACE}: write it with pycutlass.pytorch.build_native")
 
 
 def _is_loaded() -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import operator
 import shutil
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -27,17 +26,10 @@ from pycutlass.pytorch.regions.region import Region
 Tensor = torch.Tensor
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles for a CPU by g++")
 RESTS = ["eager", pytest.param("inductor", marks=needs_compiler)]
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch about torch
-
-
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let each test compile anew."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = [
+    pytest.mark.usefixtures("compiles_anew"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),  # of torch about torch
+]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,10 @@ OURS = torch.ops.pycutlass.grouped_mm
 OFFS = torch.tensor([3, 3, 8], dtype=torch.int32)
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles for a CPU by g++")
 RESTS = ["eager", pytest.param("inductor", marks=needs_compiler)]
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-
-
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let each test compile anew, with the same random numbers."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = [
+    pytest.mark.usefixtures("compiles_anew"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 
 def assert_near(got: Any, expected: Any) -> None:

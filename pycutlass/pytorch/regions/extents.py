@@ -10,8 +10,19 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from pycutlass.pytorch.regions.region import Extent, TensorForm
+from pycutlass.spec import TensorSpec
 
-__all__ = ["Form", "extents_of", "form_of", "hint_of", "is_whole", "same", "tensor_form", "without_ones"]
+__all__ = [
+    "Form",
+    "extents_of",
+    "form_of",
+    "hint_of",
+    "is_whole",
+    "packed_spec",
+    "same",
+    "tensor_form",
+    "without_ones",
+]
 
 Shape = tuple[Any, ...]
 
@@ -145,6 +156,15 @@ def tensor_form(value: torch.Tensor) -> TensorForm:
     while alignment > 1 and any(not _divides(each, alignment) for each in extents):
         alignment //= 2
     return TensorForm(str(value.dtype).removeprefix("torch."), extents_of(shape), order, alignment)
+
+
+def packed_spec(value: torch.Tensor) -> TensorSpec:
+    """Return a tensor without memory, packed in the order in which it lies; symbols count as their examples."""
+    form, shape = tensor_form(value), tuple(map(hint_of, value.shape))
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(form.order):
+        strides[axis], step = step, step * max(1, shape[axis])
+    return TensorSpec(shape, form.dtype, tuple(strides))
 
 
 def _divides(extent: Any, number: int) -> bool:

@@ -26,7 +26,7 @@ from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.images import Geometry, as_rows, is_product
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.description import folded
-from pycutlass.pytorch.regions.extents import hint_of, tensor_form
+from pycutlass.pytorch.regions.extents import hint_of, packed_spec
 from pycutlass.pytorch.regions.growth import Grown
 from pycutlass.pytorch.regions.joined import bytes_of, bytes_saved
 from pycutlass.pytorch.regions.members import is_view, tensors_of
@@ -47,7 +47,7 @@ _REDUCING = 300
 _NATIVE_CONVOLUTION, _NATIVE = 0.65, 90
 #: What torch takes for groups of products, in parts of what our kernels take: as measured of 64 of them in bfloat16.
 _GROUPS_OF_TORCH = 1.12
-_TABLES = 15.0  # microseconds of the kernels that make tables of groups on the device
+_TABLES = 15.0  # microseconds of a dozen kernels that make tables of groups on the device, an estimate
 _LAUNCH = 2.0  # microseconds from the end of a kernel to the next, at the least
 
 
@@ -96,15 +96,15 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
     types = tuple((name, element(dtype).tag) for name, dtype in epilogue.types.items())
     if product.kind == "conv2d" and is_product(Geometry(**product.geometry), b):
         pixels, filters = as_rows(a).contiguous(), b.reshape(b.shape[0], -1).t()
-        problem: Any = _Matrices(_spec(pixels), _spec(filters), precision_of(pixels))
+        problem: Any = _Matrices(packed_spec(pixels), packed_spec(filters), precision_of(pixels))
     elif product.kind == "conv2d":
         problem = _Images(_pixels(a), _pixels(b), tuple(product.geometry.items()), precision_of_images(None, a))
     elif product.kind == "grouped":
-        problem = _Groups(_spec(a), _spec(b), precision_of(a))
+        problem = _Groups(packed_spec(a), packed_spec(b), precision_of(a))
     else:
         axes = 2 if product.kind == "mm" else 3
         a, b = folded(a, axes), folded(b.t() if product.is_turned else b, axes)
-        problem = _Matrices(_spec(a), _spec(b), precision_of(a))
+        problem = _Matrices(packed_spec(a), packed_spec(b), precision_of(a))
     refusal, fused = _predicted(problem, epilogue.function, types, gpu)
     is_as_torchs = product.kind != "grouped" or not product.is_of_torch
     if refusal or not options.min_gain or (len(region.members) == 1 and is_as_torchs):
@@ -132,15 +132,6 @@ def _depth(region: Grown) -> int:
     if product.kind == "conv2d":
         return math.prod(map(hint_of, value_of(product.b).shape[1:]))
     return hint_of(value_of(product.a).shape[-1])
-
-
-def _spec(value: torch.Tensor) -> TensorSpec:
-    """Return a matrix without memory, packed as it lies, of the size of the example."""
-    shape = tuple(map(hint_of, value.shape))
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(tensor_form(value).order):
-        strides[axis], step = step, step * max(1, shape[axis])
-    return TensorSpec(shape, str(value.dtype).removeprefix("torch."), tuple(strides))
 
 
 def _pixels(value: torch.Tensor) -> TensorSpec:
