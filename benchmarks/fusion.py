@@ -49,6 +49,7 @@ _HOPPER = (
     ((256, 128, 64), (2, 1, 1), KernelSchedule.Cooperative),
     ((128, 128, 64), (2, 1, 1), KernelSchedule.Pingpong),
     ((64, 256, 64), (2, 1, 1), KernelSchedule.Pingpong),
+    ((128, 160, 64), (2, 1, 1), KernelSchedule.Pingpong),
 )
 #: Tiles of Ampere-style ones: shape, stages, warps.
 _AMPERE = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ class DeviceTimer:
         return self.compare({"work": work})["work"]
 
     def compare(self, works: Mapping[str, Work]) -> dict[str, Timing]:
-        """Return the time of each of `works`, measured in turns: in each round all of them, and another one first.
+        """Return the time of each of `works`, measured in turns: in each round all of them, in an order that is drawn.
 
         Raises
         ------
@@ -176,14 +177,14 @@ class DeviceTimer:
         return {each.name: Timing(tuple(each.times)) for each in contestants}
 
     def _make_rounds(self, stream: _core.Stream, contestants: list[_Contestant], flush: Work | None) -> None:
-        started, number = time.perf_counter(), 0
-        while number < self.least_rounds or time.perf_counter() - started < self.seconds:
-            first = number % len(contestants)
-            marks = [(each, each.run(stream, flush)) for each in (*contestants[first:], *contestants[:first])]
+        started = time.perf_counter()
+        for number, order in enumerate(_orders(contestants)):
+            if number >= self.least_rounds and time.perf_counter() - started >= self.seconds:
+                return
+            marks = [(each, each.run(stream, flush)) for each in order]
             stream.synchronize()
             for each, batch in marks:
                 each.times.append(batch.microseconds())
-            number += 1
 
     def _stream(self) -> _core.Stream:
         """Return the stream that is measured now."""
@@ -260,6 +261,19 @@ class _Contestant:
         for _ in range(self.calls):
             self.work()
         return _Batch(begin, stream.mark(), self.calls)
+
+
+def _orders(contestants: list[_Contestant]) -> Iterator[list[_Contestant]]:
+    """Yield the order of each round: one that is drawn, then the same in reverse.
+
+    Behind work that takes much power a GPU is slower for a while. With the same neighbours in all rounds that would
+    count for or against what is compared.
+    """
+    draws = random.Random(0)
+    while True:
+        order = draws.sample(contestants, len(contestants))
+        yield order
+        yield order[::-1]
 
 
 @contextlib.contextmanager

@@ -14,7 +14,9 @@ from hopper_classes import STREAM_K, described, of_tma
 from records import Result, describe, set_epilogue
 from test_gemm_sm90 import MULTIPROCESSORS, SUCCESS, Driver, Record, attribute, device, get_entry_point
 
-from pycutlass import GemmOperationUniversal
+from pycutlass import GemmOperationUniversal, cutlass
+from pycutlass.epilogue import epilogue_function
+from pycutlass.epilogue.functions import sum as sum_of
 from pycutlass.families.sm90_multicast import slice_bytes
 from pycutlass.toolchain import HostCompiler, Processes
 
@@ -59,12 +61,19 @@ def built(operation: GemmOperationUniversal, host_compiler: HostCompiler, folder
     return library
 
 
-def planned(host: Any, size: tuple[int, int, int], lds: tuple[int, ...], sm_count: int, slices: int = 1) -> Result:
+def planned(
+    host: Any,
+    size: tuple[int, int, int],
+    lds: tuple[int, ...],
+    sm_count: int,
+    slices: int = 1,
+    addresses: dict[str, int] | None = None,
+) -> Result:
     record = Record(mode=0, m=size[0], n=size[1], k=size[2], batch_count=slices, max_swizzle=1, raster_order=2)
     record.common.struct_size, record.common.sm_count = ctypes.sizeof(Record), sm_count
     for operand, ld in zip(record.common.operands, lds, strict=False):
         operand.data, operand.strides[0] = 0x10000, ld
-    set_epilogue(host, record, {"alpha": 1.0, "beta": 0.0}, {})
+    set_epilogue(host, record, {} if addresses else {"alpha": 1.0, "beta": 0.0}, addresses)
     result = Result()
     params = ctypes.create_string_buffer(describe(host).params_bytes + 128)
     aligned = (ctypes.addressof(params) + 127) // 128 * 128
@@ -101,3 +110,19 @@ def test_stream_k_keeps_to_a_limit(cluster, host_compiler, folder):
                 assert x % cluster[0] == y % cluster[1] == 0
                 if cluster == (4, 4) and min(m, n) > 512:
                     assert x * y == limit  # the extension has counted how many fit: all are used
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_lines_of_tiles_that_are_reduced_end_together(axis, host_compiler, folder):
+    """Tiles that follow each other lie across the reduced lines, where the L2 cache has room for the operands."""
+
+    @epilogue_function
+    def function(accum):
+        return {"D": accum, "sum": sum_of(accum, axis=axis)}
+
+    host = built(described(C=of_tma("f16"), functor=function(cutlass.float16, 8)), host_compiler, folder)
+    m, n = (8192, 2048) if axis == 1 else (2048, 8192)  # CUTLASS goes along the shorter side
+    for k, end_together in ((1024, True), (4096, False)):
+        x, y, _ = planned(host, (m, n, k), (k, k, n, n), MULTIPROCESSORS, addresses={"sum": 0x10000}).grid
+        assert {x, y} == {1, MULTIPROCESSORS}
+        assert (x > y) == ((axis == 1) == end_together)

@@ -281,29 +281,34 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       if constexpr (kReduces) reduce(lines, place, i);
       return result;
     }
-    /// Takes what is reduced of both rows of a subtile, and shares columns where it is the last one of them.
+    /// Takes what is reduced of both rows of a subtile, and shares columns where it is the last one of them. Most are
+    /// inside of D as a whole: without a branch for each row, both are taken at the same time.
     template <int kLines>
     CUTLASS_DEVICE void reduce(Number (&lines)[2][kLines][kLine], Where const& place, int i) {
       bool const is_cut = place.first_column - 2 * (thread % 4) + kColumns > place.columns;  // at the edge of D
-      if (is_cut) {
+      if (!is_cut && (!kReducesAcross || place.row(1) < place.rows)) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int r = 0; r < 2; ++r) take_row(lines[r], place, i, r);
+      } else {
         CUTLASS_PRAGMA_UNROLL
         for (int r = 0; r < 2; ++r) {
+          if (kReducesAcross && place.row(r) >= place.rows) continue;
           reducers.template leave_out<kLine>(lines[r],
                                              [&](int c) { return place.element(2 / kVectorD * c) < place.columns; });
+          take_row(lines[r], place, i, r);
         }
-      }
-      CUTLASS_PRAGMA_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        if (kReducesAcross && place.row(r) >= place.rows) continue;
-        reducers.template take<kLine>(2 * i + r, 0, lines[r]);
-        selectors.template take<kLine>(2 * i + r, lines[r],
-                                       [&](int c) { return place.element(2 / kVectorD * c) / (2 / kVectorD); });
       }
       int const lane = thread % 32;
       if (i == kDown - 1) {
         reducers.template share_columns<4>(shared.columns, kWarps * kColumnsD, thread / 32 * kColumnsD, lane,
                                            [&](int g) { return kVectorD * (4 * g + lane % 4); });
       }
+    }
+    template <int kLines>
+    CUTLASS_DEVICE void take_row(Number (&lines)[kLines][kLine], Where const& place, int i, int r) {
+      reducers.template take<kLine>(2 * i + r, 0, lines);
+      selectors.template take<kLine>(2 * i + r, lines,
+                                     [&](int c) { return place.element(2 / kVectorD * c) / (2 / kVectorD); });
     }
     /// Between two barriers of the threads that store the tile.
     CUTLASS_DEVICE void synchronized(int i, int j) {
@@ -438,5 +443,9 @@ struct FunctionSm90 {
 
 template <typename Function>
 struct IsFunction<FunctionSm90<Function>> : cute::true_type {};
+#if !PYCUTLASS_DEVICE_SIDE
+template <typename Function>
+struct AxesOf<FunctionSm90<Function>> : ReducedAxes<typename Function::Reductions> {};
+#endif
 
 }  // namespace pycutlass
