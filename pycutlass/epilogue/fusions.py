@@ -1,6 +1,7 @@
 """Ready-made epilogue functions: what models do behind a product, each in one kernel.
 
-Each is an `EpilogueFunction`, to be called with the types of its tensors. In the formulas x is the accumulator.
+Each is an `EpilogueFunction`, to be called with the types of its tensors. In the formulas x is the accumulator. What is
+the same for a whole row or a whole matrix is multiplied first, which a kernel does once.
 
 >>> from pycutlass import cutlass
 >>> from pycutlass.epilogue import fusions
@@ -154,7 +155,7 @@ def dequantize_each(accum: Any, row_scale: Column, scale: PerBatch) -> Any:
 
     So are the weights of experts scaled, in a batch or a group with a problem for each.
     """
-    return accum * row_scale * scale
+    return accum * (row_scale * scale)
 
 
 @epilogue_function
@@ -166,7 +167,7 @@ def requantize(
     output_scale: Scalar = 1.0,
 ) -> Any:
     """Return (x + bias) * row_scale * column_scale * output_scale, for a D of int8 and a bias of int32."""
-    return (accum + bias) * row_scale * column_scale * output_scale
+    return (accum + bias) * (row_scale * output_scale) * column_scale
 
 
 @epilogue_function
@@ -182,7 +183,7 @@ def quantize_tensor(
     For a D of 8 bits, to whose range it is limited, with one scale for each tensor, in device memory. The next
     output_scale follows from absmax: delayed scaling, as of 8-bit floats in training.
     """
-    t = accum * scale_a * scale_b + bias
+    t = accum * (scale_a * scale_b) + bias
     return {"D": t * output_scale, "absmax": f.max(abs(t))}
 
 
