@@ -248,7 +248,7 @@ def main() -> int:
     chosen = parser.parse_args()
     device.require()
     report = Report("fusion", "Epilogue functions", _ABOUT, chosen.out, quick=chosen.quick)
-    seconds = 0.02 if chosen.quick else 0.1
+    seconds = 0.02 if chosen.quick else 0.5
     if "cost" in chosen.only:
         cost(report, seconds, ("Hopper", "Ampere"), SHAPES)
     if "torch" in chosen.only:
