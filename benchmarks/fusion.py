@@ -1,4 +1,4 @@
-"""Ready-made epilogue functions: what each costs beside the plain product, and PyTorch with torch.compile.
+"""Ready-made epilogue functions: what each costs beside the plain product, in GEMMs and in convolutions.
 
 The plain product has a linear combination, and both have the best of a few tiles. A function may take 5 % longer, and
 as long as the memory takes to bring what it reads and to write what it writes beside D.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import BenchmarkError, Report, number, options
+from benchmarks.common import BenchmarkError, Report, options
 from benchmarks.fusion_conv import BANDWIDTH, OVERHEAD, against_plain_and_torch
 from benchmarks.timing import both_ways
 from pycutlass import (
@@ -27,14 +27,12 @@ from pycutlass import (
     cutlass,
     device,
 )
-from pycutlass.epilogue import EpilogueFunction, fusions
+from pycutlass.epilogue import fusions
 
-PARTS = ("cost", "torch", "conv")
+__all__ = ["HOPPER", "SHAPES", "Work", "operation"]
+
+PARTS = ("cost", "conv")
 SHAPES = ((8192, 8192, 8192), (4096, 14336, 4096), (8192, 4096, 1024))
-#: Of the best of PyTorch's, by function and shape: issue's limits.
-AGAINST_TORCH = {"bias_gelu": (1.04, 1.06, 1.30), "bias_silu_residual": (1.04, 1.07, 1.20), "swiglu": (1.08,)}
-#: Shapes of functions that have others: of SwiGLU the product with the weights of gate and up, whose D has N / 2.
-_SHAPES_OF = {"swiglu": ((8192, 28672, 4096),)}
 
 _ABOUT = (
     "bf16 operands and D, f32 accumulation, random normal inputs; every result checked against float64 on some rows. "
@@ -44,7 +42,7 @@ _ABOUT = (
 )
 _BF16, _F32 = cutlass.bfloat16, cutlass.float32
 #: Tiles of Hopper-native kernels: shape, cluster, schedule.
-_HOPPER = (
+HOPPER = (
     ((128, 256, 64), (2, 1, 1), KernelSchedule.Cooperative),
     ((256, 128, 64), (2, 1, 1), KernelSchedule.Cooperative),
     ((128, 128, 64), (2, 1, 1), KernelSchedule.Pingpong),
@@ -69,7 +67,7 @@ def operation(functor: Any, family: str, tile: int = 0) -> GemmOperationUniversa
     if family == "Ampere":
         described = TileDescription(*_AMPERE[tile], instruction)
         return GemmOperationUniversal(80, described, rows, columns, rows, functor, cutlass.IdentitySwizzle8)
-    extents, cluster, schedule = _HOPPER[tile]
+    extents, cluster, schedule = HOPPER[tile]
     described = TileDescription(extents, None, None, instruction, cluster_shape=cluster, kernel_schedule=schedule)
     return GemmOperationUniversal(90, described, rows, columns, rows, functor, cutlass.IdentitySwizzle8)
 
@@ -187,72 +185,15 @@ def cost(report: Report, seconds: float, families: Iterable[str], shapes: Iterab
                     report.check(f"{family} {name}: time of what is allowed", share, 1.0, "times")
 
 
-def against_torch(report: Report, seconds: float, tuned: bool) -> None:
-    """Measure functions against PyTorch, eager and compiled."""
-    import torch
-    from torch.nn import functional
-
-    def swiglu(x: Any, w: Any, bias: Any, residual: Any) -> Any:
-        gate, up = functional.linear(x, w).chunk(2, dim=-1)  # the rows of one weight lie behind those of the other
-        return functional.silu(gate) * up
-
-    expressions: dict[str, Callable[..., Any]] = {
-        "bias_gelu": lambda x, w, bias, residual: functional.gelu(functional.linear(x, w, bias)),
-        "bias_silu_residual": lambda x, w, bias, residual: functional.silu(functional.linear(x, w, bias)) + residual,
-        "swiglu": swiglu,
-    }
-    for name, expression in expressions.items():
-        with report.part(f"torch, {name}"):
-            function: EpilogueFunction = fusions.ALL[name]
-            kernels = [operation(function(_BF16, 8), "Hopper", tile) for tile in range(len(_HOPPER))]
-            compiler.add_module(kernels)
-            rows = []
-            for shape, limit in zip(_SHAPES_OF.get(name, SHAPES), AGAINST_TORCH[name], strict=True):
-                work = Work(shape)
-                given = (work.A, work.B.T, work.tensors["row"], work.tensors["matrix"])
-                ways = {"eager": expression, "compiled": torch.compile(expression, dynamic=False)}
-                if tuned:
-                    ways["max-autotune"] = torch.compile(expression, dynamic=False, mode="max-autotune-no-cudagraphs")
-                calls: dict[str, Callable[[], Any]] = {
-                    way: lambda made=made, given=given: made(*given) for way, made in ways.items()
-                }
-                for each in calls.values():
-                    each()
-                ours = {f"tile {i}": work.call(kernel) for i, kernel in enumerate(kernels)}
-                for way, times in both_ways({**calls, **ours}, seconds).items():
-                    theirs, best = min((times[each], each) for each in ways), min((times[each], each) for each in ours)
-                    rows.append(
-                        [
-                            f"{'x'.join(map(str, shape))}, {way}",
-                            *(number(times[each]) for each in ways),
-                            f"{number(best[0])} ({_HOPPER[int(best[1][5:])][0]})",
-                            f"{theirs[0] / best[0]:.3f}",
-                        ]
-                    )
-                    if way == "alone":
-                        report.check(
-                            f"{name} {'x'.join(map(str, shape))}: speed of PyTorch's best",
-                            theirs[0] / best[0],
-                            limit,
-                            "times",
-                            at_least=True,
-                        )
-                del work, calls, ours
-            report.table(f"{name}, us", ["M x N x K", *ways, "PyCUTLASS", "speed of the best"], rows)
-
-
 def main() -> int:
     """Measure, and write the results."""
     parser = options(__doc__, PARTS)
-    parser.add_argument("--tuned", action="store_true", help="max-autotune as well, which takes minutes")
     chosen = parser.parse_args()
     device.require()
     report = Report("fusion", "Epilogue functions", _ABOUT, chosen.out, quick=chosen.quick)
     seconds = 0.02 if chosen.quick else 0.5
     if "cost" in chosen.only:
         cost(report, seconds, ("Hopper", "Ampere"), SHAPES)
-    if "torch" in chosen.only:
-        against_torch(report, 3 * seconds, chosen.tuned)
     if "conv" in chosen.only:
         against_plain_and_torch(report, seconds)
     return report.finish()

@@ -77,6 +77,10 @@ PARTS: tuple[Part, ...] = (
     Part("conv", "Convolution", 570, ("-P", "-m", "benchmarks.conv"), "benchmark"),
     Part("fusion", "Epilogue functions", 400, ("-P", "-m", "benchmarks.fusion"), "benchmark"),
     Part(
+        *("fusion_torch", "Epilogue functions against PyTorch", 400),
+        *(("-P", "-m", "benchmarks.fusion_torch"), "benchmark"),
+    ),
+    Part(
         *("fusion_compile", "Compile times of epilogue functions", 3600),
         *(("-P", "-m", "benchmarks.fusion_compile"), "benchmark"),
     ),
