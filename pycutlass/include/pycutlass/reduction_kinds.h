@@ -7,14 +7,14 @@ namespace pycutlass {
 
 namespace function {
 
-/// The kinds of reductions: what begins, what one value comes to, what takes a value, and what joins two results.
+/// The kinds of reductions: what begins, what one value alone comes to, what takes a value, and what joins two results.
 struct Sum {
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number begin() {
     return Number(0);
   }
   template <typename Number>
-  CUTLASS_HOST_DEVICE static Number of(Number value) {
+  CUTLASS_HOST_DEVICE static Number first(Number value) {
     return value;
   }
   template <typename Number>
@@ -28,7 +28,7 @@ struct Sum {
 };
 struct SumOfSquares : Sum {
   template <typename Number>
-  CUTLASS_HOST_DEVICE static Number of(Number value) {
+  CUTLASS_HOST_DEVICE static Number first(Number value) {
     return value * value;
   }
   template <typename Number>
@@ -42,7 +42,7 @@ struct Max {
     return -infinity<Number>();
   }
   template <typename Number>
-  CUTLASS_HOST_DEVICE static Number of(Number value) {
+  CUTLASS_HOST_DEVICE static Number first(Number value) {
     return value;
   }
   template <typename Number>
@@ -60,7 +60,7 @@ struct Min {
     return infinity<Number>();
   }
   template <typename Number>
-  CUTLASS_HOST_DEVICE static Number of(Number value) {
+  CUTLASS_HOST_DEVICE static Number first(Number value) {
     return value;
   }
   template <typename Number>
@@ -78,7 +78,7 @@ struct AbsMax : Max {
     return Number(0);
   }
   template <typename Number>
-  CUTLASS_HOST_DEVICE static Number of(Number value) {
+  CUTLASS_HOST_DEVICE static Number first(Number value) {
     return abs(value);
   }
   template <typename Number>
@@ -96,7 +96,7 @@ CUTLASS_HOST_DEVICE Number taken(Kind, Number result, Number const* values) {
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < kCount; ++i) {
     Number& chain = chains[i % kChains];
-    chain = i == 0 ? Kind::take(result, values[i]) : i < kChains ? Kind::of(values[i]) : Kind::take(chain, values[i]);
+    chain = i > 0 && i < kChains ? Kind::first(values[i]) : Kind::take(i == 0 ? result : chain, values[i]);
   }
   CUTLASS_PRAGMA_UNROLL
   for (int i = 1; i < kChains; ++i) chains[0] = Kind::join(chains[0], chains[i]);
