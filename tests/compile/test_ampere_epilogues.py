@@ -64,3 +64,23 @@ def test_inputs_are_asked_for_before_the_mainloop(name: str) -> None:
 
 def test_what_reads_nothing_asks_for_nothing() -> None:
     assert not places(instructions("reads nothing"), r"CCTL\.E\.PF")
+
+
+@pytest.mark.parametrize("name", ["reads a vector and a matrix", "reads nothing", "reduces", "joins logarithms"])
+def test_rows_of_a_tile_do_not_wait_for_each_other(name: str) -> None:
+    """Steps of an epilogue are between barriers, and have no branch: behind one, what computes a row would wait."""
+    code = instructions(name)
+    stores = places(code, r"\bSTG\.E\.(64|128)\b")
+    steps = code[stores[0] : stores[-1]]
+    assert len(places(steps, r"BAR\.SYNC")) >= 14
+    assert not places(steps, r"\bBRA\b|BSSY")
+
+
+@pytest.mark.parametrize("name", ["reduces", "joins logarithms"])
+def test_no_thread_waits_for_the_count_of_tiles_at_once(name: str) -> None:
+    code = instructions(name)
+    [asked] = places(code, r"ATOMG\.E\.INC")
+    answer = re.search(r"ATOMG\S* PT, (R\d+),", code[asked])
+    assert answer
+    first_step = places(code[asked:], r"BAR\.SYNC")[0]
+    assert not places(code[asked + 1 : asked + first_step], rf"\b{answer[1]}\b")

@@ -227,11 +227,12 @@ struct FunctionVisitor {
     }
     CUTLASS_DEVICE void reduce(int step, int r, int g, Number const (*given)[kVectorD]) {
       if constexpr (kReduces) {
-        bool const is_inside = !kReducesAcross || where.row(r) < where.rows;
-        if (is_inside && where.column(g) < where.columns) {
-          reducers.template take<kVectorD>(step * kRows + r, g, given);
-          selectors.template take<kVectorD>(r, given, [&](int v) { return where_D().column(g) + v; });
-        }
+        bool const is_inside = (!kReducesAcross || where.row(r) < where.rows) && where.column(g) < where.columns;
+        // What is outside of D is taken, and forgotten: behind a branch, each row would wait for the one before.
+        auto const before = reducers;
+        reducers.template take<kVectorD>(step * kRows + r, g, given);
+        if (!is_inside) reducers = before;
+        if (is_inside) selectors.template take<kVectorD>(r, given, [&](int v) { return where_D().column(g) + v; });
       }
     }
     CUTLASS_DEVICE void end_row(int) {}
@@ -242,7 +243,6 @@ struct FunctionVisitor {
         int const warp = thread / 32, lane = thread % 32;
         reducers.template join_rows<kLanes>(lane);
         reducers.template leave_rows<kLanes>(partials, 0, RowsOfTile{where}, tile_n, lane);
-        __syncthreads();  // an earlier tile has read what is shared
         if constexpr (kReducesAcross) {
           reducers.template share_columns<kLanes>(shared.columns, kWarps * kColumnsD, warp * kColumnsD, lane,
                                                   [&](int g) { return where_D().column(g) - tile_n * kColumnsD; });
