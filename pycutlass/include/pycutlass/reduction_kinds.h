@@ -7,11 +7,15 @@ namespace pycutlass {
 
 namespace function {
 
-/// The kinds of reductions: what begins, what takes a value, and what joins two results.
+/// The kinds of reductions: what begins, what one value alone comes to, what takes a value, and what joins two results.
 struct Sum {
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number begin() {
     return Number(0);
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number first(Number value) {
+    return value;
   }
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
@@ -24,6 +28,10 @@ struct Sum {
 };
 struct SumOfSquares : Sum {
   template <typename Number>
+  CUTLASS_HOST_DEVICE static Number first(Number value) {
+    return value * value;
+  }
+  template <typename Number>
   CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
     return result + value * value;
   }
@@ -32,6 +40,10 @@ struct Max {
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number begin() {
     return -infinity<Number>();
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number first(Number value) {
+    return value;
   }
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
@@ -48,6 +60,10 @@ struct Min {
     return infinity<Number>();
   }
   template <typename Number>
+  CUTLASS_HOST_DEVICE static Number first(Number value) {
+    return value;
+  }
+  template <typename Number>
   CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
     return minimum(result, value);
   }
@@ -62,6 +78,10 @@ struct AbsMax : Max {
     return Number(0);
   }
   template <typename Number>
+  CUTLASS_HOST_DEVICE static Number first(Number value) {
+    return abs(value);
+  }
+  template <typename Number>
   CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
     return maximum(result, abs(value));
   }
@@ -74,9 +94,10 @@ CUTLASS_HOST_DEVICE Number taken(Kind, Number result, Number const* values) {
   constexpr int kChains = kCount % 2 == 0 && kCount > 2 ? 2 : 1;
   Number chains[kChains];
   CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < kChains; ++i) chains[i] = i == 0 ? result : Kind::template begin<Number>();
-  CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < kCount; ++i) chains[i % kChains] = Kind::take(chains[i % kChains], values[i]);
+  for (int i = 0; i < kCount; ++i) {
+    Number& chain = chains[i % kChains];
+    chain = i > 0 && i < kChains ? Kind::first(values[i]) : Kind::take(i == 0 ? result : chain, values[i]);
+  }
   CUTLASS_PRAGMA_UNROLL
   for (int i = 1; i < kChains; ++i) chains[0] = Kind::join(chains[0], chains[i]);
   return chains[0];
@@ -107,11 +128,16 @@ struct LogSumExp : Max {
     Number parts[kCount];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCount; ++i) parts[i] = quick_exp(values[i] - shift);
-    return shift + quick_log(taken<kCount>(Sum(), quick_exp(result - shift), parts));
+    // Where there is none yet a compiler knows that, and has an exponential less.
+    Number const before = result == -infinity<Number>() ? Number(0) : quick_exp(result - shift);
+    return shift + quick_log(taken<kCount>(Sum(), before, parts));
   }
+  /// Of two, the exponential of the larger one is 1.
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number join(Number left, Number right) {
-    return take_all<1>(left, &right);
+    Number const most = maximum(left, right), least = minimum(left, right);
+    Number const result = most + quick_log(Number(1) + quick_exp(least - most));
+    return abs(most) < infinity<Number>() ? result : most;  // infinity, NaN, or none yet
   }
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
