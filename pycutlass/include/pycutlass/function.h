@@ -31,7 +31,14 @@ struct EpilogueFunction {
     }
   }
   CUTLASS_HOST_DEVICE static void read(Compute const& value, Compute const* address, Number& scalar) {
+#if PYCUTLASS_DEVICE_SIDE
+    // Not from one address or the other: the arguments of a launch have none but by way of the memory.
+    Compute given = value;
+    cutlass::arch::global_load<Compute, int(sizeof(Compute))>(given, address, address != nullptr);
+    scalar = function::widened<Number>(given);
+#else
     scalar = function::widened<Number>(address ? *address : value);
+#endif
   }
 };
 /// Computes what a group of elements comes to where each two neighbours are one element of D.

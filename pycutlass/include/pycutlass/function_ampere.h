@@ -3,6 +3,7 @@
 #pragma once
 
 #include "pycutlass/function_reduction.h"
+#include "pycutlass/prefetched_inputs.h"
 #include "pycutlass/top_k.h"
 
 #include <cute/tensor.hpp>
@@ -73,6 +74,21 @@ struct FunctionVisitor {
   template <typename Size>
   static Params to_underlying_arguments(Size const&, Arguments const& arguments, void*) {
     return arguments;
+  }
+
+  /// Asks for what the threads of a tile will read, each for a part of it: to be called before their mainloop.
+  CUTLASS_DEVICE static void prefetch(Params const& params, cutlass::gemm::GemmCoord const& tile, int rows, int columns,
+                                      int thread) {
+    using Inputs = typename Function::Inputs;
+    using HalfInputs = typename Function::HalfInputs;
+    Arguments chosen;
+    EachPort<List<Inputs, HalfInputs>>::choose(chosen.given, params.given, tile.k());
+    EachPort<Source>::choose(chosen, params, tile.k());
+    TileOfThread const whole{tile.m() * kTileM, tile.n() * kTileN, rows, columns, thread};
+    TileOfThread const half{whole.first_row, tile.n() * kColumnsD, rows, columns / 2, thread};
+    PrefetchedInputs<Inputs, kTileM, kTileN, Threads::kThreads>::ask(chosen.given, whole);
+    PrefetchedInputs<Source, kTileM, kTileN, Threads::kThreads>::ask(chosen, whole);
+    PrefetchedInputs<HalfInputs, kTileM, kColumnsD, Threads::kThreads>::ask(chosen.given, half);
   }
 
   Params const* params;
@@ -211,11 +227,12 @@ struct FunctionVisitor {
     }
     CUTLASS_DEVICE void reduce(int step, int r, int g, Number const (*given)[kVectorD]) {
       if constexpr (kReduces) {
-        bool const is_inside = !kReducesAcross || where.row(r) < where.rows;
-        if (is_inside && where.column(g) < where.columns) {
-          reducers.template take<kVectorD>(step * kRows + r, g, given);
-          selectors.template take<kVectorD>(r, given, [&](int v) { return where_D().column(g) + v; });
-        }
+        bool const is_inside = (!kReducesAcross || where.row(r) < where.rows) && where.column(g) < where.columns;
+        // What is outside of D is taken, and forgotten: behind a branch, each row would wait for the one before.
+        auto const before = reducers;
+        reducers.template take<kVectorD>(step * kRows + r, g, given);
+        if (!is_inside) reducers = before;
+        if (is_inside) selectors.template take<kVectorD>(r, given, [&](int v) { return where_D().column(g) + v; });
       }
     }
     CUTLASS_DEVICE void end_row(int) {}
@@ -226,7 +243,6 @@ struct FunctionVisitor {
         int const warp = thread / 32, lane = thread % 32;
         reducers.template join_rows<kLanes>(lane);
         reducers.template leave_rows<kLanes>(partials, 0, RowsOfTile{where}, tile_n, lane);
-        __syncthreads();  // an earlier tile has read what is shared
         if constexpr (kReducesAcross) {
           reducers.template share_columns<kLanes>(shared.columns, kWarps * kColumnsD, warp * kColumnsD, lane,
                                                   [&](int g) { return where_D().column(g) - tile_n * kColumnsD; });

@@ -71,7 +71,8 @@ struct TileCount {
     int result = 0;
     CUTLASS_PRAGMA_UNROLL
     for (int axis = 0; axis < 3; ++axis) {
-      if ((kAxes & (1 << axis)) && before[axis] + 1 == partials.tiles_of_line(axis)) result |= 1 << axis;
+      // Not whether one more is all of them: a compiler would add where it asks, and wait there.
+      if ((kAxes & (1 << axis)) && before[axis] == partials.tiles_of_line(axis) - 1) result |= 1 << axis;
     }
     return result;
   }

@@ -4,6 +4,8 @@
 #include "pycutlass/epilogue.h"
 #include "pycutlass/node_functions.h"
 
+#include <cutlass/arch/memory.h>
+
 namespace pycutlass {
 
 template <typename... Ports>
@@ -99,10 +101,19 @@ struct Line {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCount / kPiece; ++i) pieces[i] = reinterpret_cast<Piece const*>(from)[i];
   }
-  CUTLASS_HOST_DEVICE static void store(cutlass::Array<Element, kCount> const& from, Element* to) {
+  /// Stores where that is wanted. A branch would take with it what computes the elements, so that each line waited for
+  /// the one before.
+  CUTLASS_HOST_DEVICE static void store(cutlass::Array<Element, kCount> const& from, Element* to, bool wanted) {
     auto const* const pieces = reinterpret_cast<Piece const*>(&from);
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kCount / kPiece; ++i) reinterpret_cast<Piece*>(to)[i] = pieces[i];
+    for (int i = 0; i < kCount / kPiece; ++i) {
+      Piece* const place = reinterpret_cast<Piece*>(to) + i;
+#if PYCUTLASS_DEVICE_SIDE
+      cutlass::arch::global_store<Piece, int(sizeof(Piece))>(pieces[i], place, wanted);
+#else
+      if (wanted) *place = pieces[i];
+#endif
+    }
   }
 };
 
@@ -369,15 +380,14 @@ struct Writers<List<Matrix<kMember, kAlignment>, Others...>> {
     auto const& port = arguments.*kMember;
     using Element =
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
-    if (where.row(r) < where.rows && where.column(g) < where.columns) {
-      struct alignas(16) {
-        cutlass::Array<Element, kVector> elements;
-      } group;
-      CUTLASS_PRAGMA_UNROLL
-      for (int v = 0; v < kVector; ++v) group.elements[v] = function::Stored<Element>::of((*out)[v]);
-      auto* const line = port.data + where.batch * port.batch + int64_t(where.row(r)) * port.stride;
-      Line<kAlignment, Element, kVector>::store(group.elements, line + where.column(g));
-    }
+    struct alignas(16) {
+      cutlass::Array<Element, kVector> elements;
+    } group;
+    CUTLASS_PRAGMA_UNROLL
+    for (int v = 0; v < kVector; ++v) group.elements[v] = function::Stored<Element>::of((*out)[v]);
+    auto* const line = port.data + where.batch * port.batch + int64_t(where.row(r)) * port.stride;
+    bool const is_inside = where.row(r) < where.rows && where.column(g) < where.columns;
+    Line<kAlignment, Element, kVector>::store(group.elements, line + where.column(g), is_inside);
     Writers<List<Others...>>::store(arguments, where, r, g, out + 1);
   }
 };

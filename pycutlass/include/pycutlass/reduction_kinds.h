@@ -128,11 +128,16 @@ struct LogSumExp : Max {
     Number parts[kCount];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCount; ++i) parts[i] = quick_exp(values[i] - shift);
-    return shift + quick_log(taken<kCount>(Sum(), quick_exp(result - shift), parts));
+    // Where there is none yet a compiler knows that, and has an exponential less.
+    Number const before = result == -infinity<Number>() ? Number(0) : quick_exp(result - shift);
+    return shift + quick_log(taken<kCount>(Sum(), before, parts));
   }
+  /// Of two, the exponential of the larger one is 1.
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number join(Number left, Number right) {
-    return take_all<1>(left, &right);
+    Number const most = maximum(left, right), least = minimum(left, right);
+    Number const result = most + quick_log(Number(1) + quick_exp(least - most));
+    return abs(most) < infinity<Number>() ? result : most;  // infinity, NaN, or none yet
   }
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {

@@ -1,0 +1,94 @@
+"""What the machine code of Ampere-style kernels does for epilogue functions, beside computing them.
+
+Emulation sees which addresses are asked for before a mainloop, and that all elements are right. That nothing waits
+where it need not is seen in the instructions alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pytest
+from convolutions import conv, fprop
+from descriptions import parts
+
+from pycutlass import GemmOperationGrouped, GemmOperationUniversal, cutlass, toolkit
+from pycutlass.compiler.tools import find_tools
+from pycutlass.epilogue import fusions
+from pycutlass.toolchain import Processes
+
+pytestmark = pytest.mark.compile
+
+BY_NAME = {
+    "reads a vector and a matrix": (GemmOperationUniversal, fusions.bias_residual_silu),
+    "reads nothing": (GemmOperationUniversal, fusions.swiglu),
+    "reduces": (GemmOperationUniversal, fusions.layer_norm_statistics),
+    "joins logarithms": (GemmOperationUniversal, fusions.softmax_statistics),
+    "group": (GemmOperationGrouped, fusions.bias_residual_silu),
+    "convolution": (None, fusions.bias_residual_silu),
+}
+
+
+def described(name: str) -> Any:
+    kind, function = BY_NAME[name]
+    if kind is None:
+        return conv(fprop, "optimized", functor=lambda *types: function(*types))
+    given = parts("f16")
+    functor = function(given["C"].element, given["C"].alignment, cutlass.float32)
+    return kind(**given | {"epilogue_functor": functor})
+
+
+@functools.cache  # each is looked at more than once
+def instructions(name: str) -> tuple[str, ...]:
+    """Return the machine code of a kernel, an instruction a line."""
+    device = find_tools("nvcc", toolkit.without_memo).device
+    cubin = device.compile(described(name).source(), "sm_80", Processes(1, 8 << 30)).binary
+    return tuple(re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]*);", toolkit.disassembled(cubin)))
+
+
+def places(code: tuple[str, ...], pattern: str) -> list[int]:
+    return [place for place, each in enumerate(code) if re.search(pattern, each)]
+
+
+@pytest.mark.parametrize("name", ["reads a vector and a matrix", "group", "convolution"])
+def test_inputs_are_asked_for_before_the_mainloop(name: str) -> None:
+    code = instructions(name)
+    begin = places(code, "HMMA")[0]
+    for level in ("PF1", "PF2"):  # of vectors to the L1 cache, of matrices to the L2 cache
+        asked = places(code, rf"CCTL\.E\.{level}\b")
+        assert asked, level
+        assert asked[-1] < begin, level
+
+
+def test_what_reads_nothing_asks_for_nothing() -> None:
+    assert not places(instructions("reads nothing"), r"CCTL\.E\.PF")
+
+
+@pytest.mark.parametrize("name", ["reads a vector and a matrix", "reads nothing", "reduces", "joins logarithms"])
+def test_rows_of_a_tile_do_not_wait_for_each_other(name: str) -> None:
+    """Steps of an epilogue are between barriers, and have no branch: behind one, what computes a row would wait."""
+    code = instructions(name)
+    stores = places(code, r"\bSTG\.E\.(64|128)\b")
+    steps = code[stores[0] : stores[-1]]
+    assert len(places(steps, r"BAR\.SYNC")) >= 14
+    assert not places(steps, r"\bBRA\b|BSSY")
+
+
+@pytest.mark.parametrize("name", ["reduces", "joins logarithms"])
+def test_no_thread_waits_for_the_count_of_tiles_at_once(name: str) -> None:
+    code = instructions(name)
+    [asked] = places(code, r"ATOMG\.E\.INC")
+    answer = re.search(r"ATOMG\S* PT, (R\d+),", code[asked])
+    assert answer
+    first_step = places(code[asked:], r"BAR\.SYNC")[0]
+    assert not places(code[asked + 1 : asked + first_step], rf"\b{answer[1]}\b")
+
+
+def test_joined_logarithms_take_two_functions_each() -> None:
+    """Of each row a thread has 16: 8 elements in each of 8 x 2 rows, joined among 16 lanes, and 32 tiles at a time."""
+    code = instructions("joins logarithms")
+    rows, of_row, lanes, tiles = 16, 8, 15, 32
+    assert len(places(code, r"MUFU\.EX2")) == rows * of_row + lanes + tiles
+    assert len(places(code, r"MUFU\.LG2")) == rows + lanes + tiles
