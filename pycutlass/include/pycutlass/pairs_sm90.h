@@ -188,7 +188,6 @@ struct HalfWriter {
   CUTLASS_DEVICE static void store(Port<Element> const& target, Where const& place, int lane,
                                    Number const (&made)[2][kGroups]) {
     constexpr int kNeighbours = neighbours<Element>(kGroups, kAlignment), kRowsOfWord = Word<Element>::kRows;
-    using Neighbours = cutlass::AlignedArray<Element, kNeighbours>;
     int const base = place.first_column / 2 - lane;
     CUTLASS_PRAGMA_UNROLL
     for (int first = 0; first < 2; first += kRowsOfWord) {
@@ -206,11 +205,11 @@ struct HalfWriter {
         CUTLASS_PRAGMA_UNROLL
         for (int g = 0; g < kGroups; g += kNeighbours) {
           int const column = base + (kNeighbours == 4 ? 4 * lane : 4 * g + lane);
-          if (row >= place.rows || column >= place.columns / 2) continue;
-          Neighbours neighbours;
+          cutlass::Array<Element, kNeighbours> neighbours;
           CUTLASS_PRAGMA_UNROLL
           for (int c = 0; c < kNeighbours; ++c) neighbours[c] = words[g + c].rows[i];
-          *reinterpret_cast<Neighbours*>(line + column) = neighbours;
+          Line<kNeighbours, Element, kNeighbours>::store(neighbours, line + column,
+                                                         row < place.rows && column < place.columns / 2);
         }
       }
     }
