@@ -1,43 +1,35 @@
 """What the machine code of Ampere-style kernels does for epilogue functions, beside computing them.
 
-Emulation sees which addresses are asked for before a mainloop, and that all elements are right. That nothing waits
-where it need not is seen in the instructions alone.
+Emulation sees that all elements are right. That nothing waits where it need not is seen in the instructions alone.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from typing import Any
 
 import pytest
-from convolutions import conv, fprop
 from descriptions import parts
 
-from pycutlass import GemmOperationGrouped, GemmOperationUniversal, cutlass, toolkit
+from pycutlass import GemmOperationUniversal, cutlass, toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.epilogue import fusions
 from pycutlass.toolchain import Processes
 
 pytestmark = pytest.mark.compile
 
-BY_NAME = {
-    "reads a vector and a matrix": (GemmOperationUniversal, fusions.bias_residual_silu),
-    "reads nothing": (GemmOperationUniversal, fusions.swiglu),
-    "reduces": (GemmOperationUniversal, fusions.layer_norm_statistics),
-    "joins logarithms": (GemmOperationUniversal, fusions.softmax_statistics),
-    "group": (GemmOperationGrouped, fusions.bias_residual_silu),
-    "convolution": (None, fusions.bias_residual_silu),
+FUNCTIONS = {
+    "reads a vector and a matrix": fusions.bias_residual_silu,
+    "reads nothing": fusions.swiglu,
+    "reduces": fusions.layer_norm_statistics,
+    "joins logarithms": fusions.softmax_statistics,
 }
 
 
-def described(name: str) -> Any:
-    kind, function = BY_NAME[name]
-    if kind is None:
-        return conv(fprop, "optimized", functor=lambda *types: function(*types))
-    given = parts("f16")
+def described(name: str) -> GemmOperationUniversal:
+    given, function = parts("f16"), FUNCTIONS[name]
     functor = function(given["C"].element, given["C"].alignment, cutlass.float32)
-    return kind(**given | {"epilogue_functor": functor})
+    return GemmOperationUniversal(**given | {"epilogue_functor": functor})
 
 
 @functools.cache  # each is looked at more than once
@@ -50,20 +42,6 @@ def instructions(name: str) -> tuple[str, ...]:
 
 def places(code: tuple[str, ...], pattern: str) -> list[int]:
     return [place for place, each in enumerate(code) if re.search(pattern, each)]
-
-
-@pytest.mark.parametrize("name", ["reads a vector and a matrix", "group", "convolution"])
-def test_inputs_are_asked_for_before_the_mainloop(name: str) -> None:
-    code = instructions(name)
-    begin = places(code, "HMMA")[0]
-    for level in ("PF1", "PF2"):  # of vectors to the L1 cache, of matrices to the L2 cache
-        asked = places(code, rf"CCTL\.E\.{level}\b")
-        assert asked, level
-        assert asked[-1] < begin, level
-
-
-def test_what_reads_nothing_asks_for_nothing() -> None:
-    assert not places(instructions("reads nothing"), r"CCTL\.E\.PF")
 
 
 @pytest.mark.parametrize("name", ["reads a vector and a matrix", "reads nothing", "reduces", "joins logarithms"])

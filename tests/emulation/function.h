@@ -3,7 +3,7 @@
 // not.
 #pragma once
 
-#include "asked.h"
+#include "launch.h"
 #include "pycutlass/top_k.h"
 
 // What the threads of reductions do together (pycutlass/partial_results.h).
@@ -379,19 +379,6 @@ struct FunctionCheck {
   template <size_t kCount>
   void compute(Number const (&in)[2][kCount], Number const* half, Number* out, Number (*whole)[2]) {
     Function::compute(scalars, in[0], in[1], half, out, whole);
-  }
-  /// Returns how many elements that are read of a matrix were not asked for before. Numbers of the problems of a group
-  /// may be elsewhere.
-  long not_asked(bool of_group = false) {
-    long result = 0;
-    if (of_D.m == 0 || of_D.n == 0) return result;
-    auto const look = [&](auto& given) {
-      long const here = emulation::not_asked(given.memory);
-      if (!of_group || !given.kIsNumber) result += here;
-    };
-    inputs.visit(look), half_inputs.visit(look);
-    if (result) std::printf("%ld elements were not asked for before the mainloop\n", result);
-    return result;
   }
   /// Returns how many reductions of a matrix are wrong, and outputs that were written beside their elements.
   long wrong_at_last() {

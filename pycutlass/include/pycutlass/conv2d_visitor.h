@@ -59,19 +59,6 @@ struct VisitorEpilogue {
   }
 };
 
-/// CUTLASS's kernel, which has its tree ask for what it will read before the mainloop.
-template <typename Base, typename Tree>
-struct VisitedConvolution : Base {
-  CUTLASS_DEVICE void operator()(typename Base::Params const& params, typename Base::SharedStorage& shared) {
-    auto const tile = typename Base::ThreadblockSwizzle().get_tile_offset(params.swizzle_log_tile);
-    if (tile.m() < params.grid_tiled_shape.m() && tile.n() < params.grid_tiled_shape.n()) {
-      auto const& functor = params.output_op;
-      prefetch_for<Tree>(functor.tree, {tile.m(), tile.n(), 0}, functor.rows, functor.columns, threadIdx.x, 0);
-    }
-    Base::operator()(params, shared);
-  }
-};
-
 /// The parameters are those of Conv2d, but for the epilogue: `Fusion` is as GemmVisitor has it.
 template <template <typename, typename, typename, typename, typename, typename, typename, typename, typename, typename,
                     typename, typename, typename, typename, int, typename, cutlass::conv::IteratorAlgorithm,
@@ -100,11 +87,9 @@ struct Conv2dVisitor {
   static_assert(cutlass::platform::is_base_of<DefaultThreads, Threads>::value,
                 "the visitor goes through a tile otherwise than the epilogue that hands it the sums");
   using Tree = typename Fusion::template Tree<Threads, Matrix>::Type;
-  using Kernel = VisitedConvolution<
-      cutlass::conv::kernel::ImplicitGemmConvolution<
-          typename Default::Mma, VisitorEpilogue<typename Default::Epilogue, Threads, Tree, ThreadblockShape>,
-          ThreadblockSwizzle, Default::kConvolutionalOperator>,
-      Tree>;
+  using Kernel = cutlass::conv::kernel::ImplicitGemmConvolution<
+      typename Default::Mma, VisitorEpilogue<typename Default::Epilogue, Threads, Tree, ThreadblockShape>,
+      ThreadblockSwizzle, Default::kConvolutionalOperator>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_conv2d_call;

@@ -24,9 +24,8 @@ struct MayBeEmpty : Mma {
 };
 
 /// CUTLASS's kernel with a visitor as its epilogue, which is told the problem of a tile.
-template <typename Base, typename Problem>
+template <typename Base, bool kTransposed>
 struct VisitedGroup : Base {
-  static bool const kTransposed = Problem::kTransposed;
   using Mma = typename Base::Mma;
   using Epilogue = typename Base::Epilogue;
 
@@ -48,7 +47,6 @@ struct VisitedGroup : Base {
                                 {size.m(), size.k()}, thread, {tile_m * Mma::Shape::kM, 0});
       typename Mma::IteratorB B(LayoutB(kTransposed ? params.lda[problem] : params.ldb[problem]), b,
                                 {size.k(), size.n()}, thread, {0, tile_n * Mma::Shape::kN});
-      Problem::prefetch(params.output_op, {tile_m, tile_n, problem}, size.m(), size.n(), thread);
       typename Mma::FragmentC sums;
       sums.clear();
       Mma mma(shared.kernel.main_loop, thread, warp, lane);
@@ -66,7 +64,7 @@ struct GemmGrouped {
   using Base =
       cutlass::gemm::kernel::GemmGrouped<MayBeEmpty<typename Problem::Kernel::Mma>, typename Problem::Kernel::Epilogue,
                                          typename Problem::Swizzle, kSchedule, Problem::kTransposed>;
-  using Kernel = cutlass::platform::conditional_t<Problem::kIsVisited, VisitedGroup<Base, Problem>, Base>;
+  using Kernel = cutlass::platform::conditional_t<Problem::kIsVisited, VisitedGroup<Base, Problem::kTransposed>, Base>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_grouped_call;

@@ -56,15 +56,6 @@ uint64_t place_workspace(typename Tree::Arguments&, int, int, int, void*, long) 
 }
 #endif
 
-/// Has a tree ask for what it will read of a tile of a matrix of `m` x `n`, before the mainloop; CUTLASS's own do not.
-template <typename Tree>
-CUTLASS_DEVICE auto prefetch_for(typename Tree::Params const& params, cutlass::gemm::GemmCoord const& tile, int m,
-                                 int n, int thread, int) -> decltype(Tree::prefetch(params, tile, m, n, thread)) {
-  Tree::prefetch(params, tile, m, n, thread);
-}
-template <typename Tree>
-CUTLASS_DEVICE void prefetch_for(typename Tree::Params const&, cutlass::gemm::GemmCoord const&, int, int, int, long) {}
-
 /// What another threadblock has written in this launch.
 template <typename Word>
 CUTLASS_DEVICE Word written_by_others(Word const* address) {
@@ -174,9 +165,6 @@ struct VisitedGemm : Base {
     typename Mma::IteratorB B(params.params_B,
                               matrix<typename Base::ElementB>(params.ptr_B, params.batch_stride_B, params.mode, batch),
                               {k, n}, thread, {first, tile.n() * Mma::Shape::kN});
-    if (!is_divided || tile.k() + 1 == params.slices) {
-      prefetch_for<typename Base::FusionCallbacks>(params.output_op, {tile.m(), tile.n(), batch}, m, n, thread, 0);
-    }
     Sums sums;
     sums.clear();
     Mma mma(shared.main_loop, thread, warp, lane);
@@ -257,12 +245,6 @@ struct GemmVisitor {
   static unsigned const kSharedBytes = sizeof(typename Kernel::SharedStorage);
   static unsigned const kClusterM = 1;
   static unsigned const kClusterN = 1;
-
-  /// Of a tile of one of the problems of a group (gemm_grouped.h).
-  CUTLASS_DEVICE static void prefetch(typename Tree::Params const& params, cutlass::gemm::GemmCoord const& tile, int m,
-                                      int n, int thread) {
-    prefetch_for<Tree>(params, tile, m, n, thread, 0);
-  }
 
 #if PYCUTLASS_DEVICE_SIDE
 
