@@ -48,7 +48,8 @@ class GemmGroupedArguments(Arguments):
         Compiled with ``pycutlass.compiler.add_module`` where there is a GPU.
     problem_sizes : list of cutlass.gemm.GemmCoord, or of three int
         M, N, K of each problem; or integers of shape (problems, 3) in host memory, of numpy or torch. A problem may be
-        empty: with M or N of 0 there is nothing to do, with K of 0 the product is zero.
+        empty: with M or N of 0 there is nothing to do, with K of 0 the product is zero. Reductions of an epilogue
+        function need elements, unless their results have none either.
     A, B, C, D : list of tensor
         One of each problem, as for `GemmArguments`: shapes (M, K), (K, N), (M, N), (M, N), or flat; D of (M, N / 2)
         where the epilogue combines `pairs` of columns. Where all are alike, one tensor of three dimensions may hold

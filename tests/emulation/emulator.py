@@ -19,6 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hopper
+from hopper import replaced
+
 from pycutlass import KernelSchedule, cutlass, toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.errors import PyCutlassError
@@ -31,7 +34,7 @@ from pycutlass.operation import (
 )
 
 HERE = Path(__file__).parent
-INCLUDE = f'#include "{HERE / "warp.h"}"\n'
+INCLUDE = f'#include "{HERE / "hopper.h"}"\n'
 SPELLED = {
     "f16": "cutlass::half_t",
     "bf16": "cutlass::bfloat16_t",
@@ -61,13 +64,6 @@ template <int>
 void shared_store(uint32_t, void const*);
 
 """
-
-
-def replaced(text: str, pattern: str, by: str | Callable[[re.Match[str]], str], least: int = 1) -> str:
-    """Replace what must be there: another CUTLASS may be written otherwise."""
-    changed, count = re.subn(pattern, by, text, flags=re.S)
-    assert count >= least, pattern
-    return changed
 
 
 def with_mma(text: str) -> str:
@@ -110,6 +106,7 @@ def with_indices(text: str) -> str:
         ("canonical_lane_idx", "threadIdx.x % 32"),
         ("canonical_warp_idx_sync", "threadIdx.x / 32"),
         ("canonical_warp_idx", "threadIdx.x / 32"),
+        ("canonical_warp_group_idx", "threadIdx.x / 128"),
     ):
         text = replaced(text, rf"(int {name}\(\) \{{.*?#else\s+)return 0;", rf"\1return {value};")
     return text
@@ -152,9 +149,6 @@ def with_flags(text: str) -> str:
 
 #: Headers with instructions of a GPU in them, and what takes their place.
 CHANGES: dict[str, Callable[[str], str]] = {
-    "arch/barrier.h": lambda text: replaced(
-        text, r"(void sync_internal\([^{]*\{).*?\}", r"\1 ::emulation::wait_for_block(); }"
-    ),
     "barrier.h": with_flags,
     "cutlass.h": with_indices,
     "numeric_conversion.h": with_conversions,
@@ -292,17 +286,28 @@ class Emulator:
         groups = ((count, 2 * m, n, 3 * k, *steps, drawn.randint(0, 2**30)) for count in (1, 7, 40))
         return self._run(operation, "grouped_function.h", groups)
 
-    def run_hopper(self, operation: GemmOperationUniversal | GemmOperationGrouped, seed: int = 0) -> tuple[bool, str]:
-        """The same for what a Hopper-native kernel calls for an epilogue function, without all else of it."""
-        drawn, step = random.Random(seed), operation.C.alignment
+    def run_hopper(
+        self, operation: GemmOperationUniversal | GemmOperationGrouped, seed: int = 0, headers: Path | None = None
+    ) -> tuple[bool, str]:
+        """The same for the epilogue of a Hopper-native kernel with an epilogue function, without all else of it.
+
+        Headers of PyCUTLASS that are in a folder take the place of its own.
+        """
+        drawn, step_m, step_n = random.Random(seed), 1, operation.C.alignment
         if operation.epilogue_functor.columns(2) == 1:  # of D with half as many columns
-            step *= 2
+            step_n *= 2
+        if not _is_by_rows(operation, "C"):
+            step_m, step_n = step_n, step_m
         m, n, _ = operation.tile_description.threadblock_shape
-        sizes = ((2 * m, 2 * n), (m + 8, 2 * n + step), (1, step), (m // 2 + 3, 2 * n - step))
+        sizes = ((2 * m, 2 * n), (m + 8, 2 * n + step_n), (1, step_n), (m // 2 + 3, 2 * n - step_n))
         count = 3 if isinstance(operation, GemmOperationGrouped) else 2
-        problems = ((count, m, _fitting(operation, n), step, drawn.randint(0, 2**30)) for m, n in sizes)
+        problems = (
+            (count, math.ceil(m / step_m) * step_m, _fitting(operation, n), step_n, drawn.randint(0, 2**30))
+            for m, n in sizes
+        )
         warps = 4 if operation.tile_description.kernel_schedule is KernelSchedule.Pingpong else 8
-        return self._run(operation, "sm90_function.h", problems, f"#define EMULATED_WARPS {warps}\n")
+        flags = [] if headers is None else ["-iquote", str(headers)]
+        return self._run(operation, "sm90_function.h", problems, f"#define EMULATED_WARPS {warps}\n", *flags)
 
     def run_reduction(self, operation: ReductionOperation, seed: int = 0) -> tuple[bool, str]:
         """The same for a reduction of partial sums with an epilogue function: M, N, partitions and a seed."""
@@ -316,12 +321,13 @@ class Emulator:
         return self._run(operation, "conv2d.h", _convolutions(operation, seed))
 
     def _run(
-        self, operation: Any, header: str, problems: Iterable[tuple[int, ...]], further: str = ""
+        self, operation: Any, header: str, problems: Iterable[tuple[int, ...]], further: str = "", *flags: str
     ) -> tuple[bool, str]:
         text = re.sub(r"PYCUTLASS_KERNEL\(.*\)", "", operation.emit())
-        operands = {name: getattr(operation, name) for name in "ABC" if hasattr(operation, name)}
+        operands = {name: getattr(operation, name) for name in "ABCD" if hasattr(operation, name)}
+        operands.setdefault("D", operands["C"])
         macros = "".join(
-            f"#define EMULATED_{name} {SPELLED[operand.type.short]}, {str(_is_by_rows(operand)).lower()}\n"
+            f"#define EMULATED_{name} {SPELLED[operand.type.short]}, {str(_is_by_rows(operation, name)).lower()}\n"
             f"#define ALIGNMENT_{name} {operand.alignment}\n"
             for name, operand in operands.items()
         )
@@ -332,7 +338,7 @@ class Emulator:
         macros += f"#define EMULATED_RELU {int('ReLu' in text)}\n"
         macros += f"#define EMULATED_GROUP {int(isinstance(operation, GemmOperationGrouped))}\n{further}"
         headers = "" if operation.is_sm90 else self._headers
-        program = self.build(f'{headers}{text}{macros}#include "{HERE / header}"\n')
+        program = self.build(f'{headers}{text}{macros}#include "{HERE / header}"\n', *flags)
         words = [str(number) for problem in problems for number in problem]
         ended = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=600)
         return ended.returncode == 0, ended.stdout + ended.stderr
@@ -342,8 +348,9 @@ def _change_headers(cutlass: Path, changed: Path) -> None:
     """Make a folder of CUTLASS's headers with those changed that have instructions of a GPU."""
     # Of links, so that what is included from beside a header is found here as well.
     shutil.copytree(cutlass, changed, copy_function=os.symlink)
-    for name, change in CHANGES.items():
-        path = changed / "cutlass" / name
+    changes = {f"cutlass/{name}": change for name, change in CHANGES.items()} | hopper.CHANGES
+    for name, change in changes.items():
+        path = changed / name
         text = change(path.read_text()).replace("#pragma once\n", "#pragma once\n" + INCLUDE, 1)
         path.unlink()
         path.write_text(text)
@@ -353,8 +360,14 @@ def _include(path: Path) -> str:
     return f'#include "{path}"\n'
 
 
-def _is_by_rows(operand: TensorDescription) -> bool:
-    """Return whether rows lie in one piece: those of a convolution are pixels."""
+def _is_by_rows(operation: Any, name: str) -> bool:
+    """Return whether rows lie in one piece, as C++ that is run here has them: those of a convolution are pixels.
+
+    Hopper-native kernels may compute the transposed problem, of which their epilogue is.
+    """
+    operand: TensorDescription = getattr(operation, name, operation.C)
+    if name in "CD" and operation.is_sm90 and getattr(operation, "swap_ab", False):
+        return not operand.is_row_major
     return operand.order.rank == 4 or operand.is_row_major
 
 

@@ -1,12 +1,13 @@
-// Runs what a Hopper-native kernel calls for an epilogue function on the host, tile by tile, as the `store` of
-// epilogue_sm90.h calls it: sums are handed to each thread as wgmma leaves them in its registers, and what it returns
-// is taken for D. That C comes and D leaves by TMA is not emulated.
+// Runs the epilogue of a Hopper-native kernel with an epilogue function on the host, tile by tile (sm90_store.h). Of
+// kernels without TMA it is what their `store` calls of the function: sums are handed to each thread as wgmma leaves
+// them in its registers, and what it returns is taken for D.
 #pragma once
 
 #include "function.h"
 
 #include <algorithm>
 #include <memory>
+#include <type_traits>
 
 namespace emulation {
 
@@ -14,34 +15,43 @@ using Callbacks = typename Operation::Fused::Type;
 constexpr int kTileM = Callbacks::kTileM, kTileN = Callbacks::kTileN;
 constexpr int kColumns = Callbacks::kStoredColumns, kRows = EMULATED_WARPS * 16;
 constexpr int kDown = kTileM / kRows, kAcross = kTileN / kColumns, kFragment = kRows * kColumns / (32 * EMULATED_WARPS);
-using Element = typename Matrix<EMULATED_C>::Element;
+using Source = Matrix<EMULATED_C>;
+using Target = Matrix<EMULATED_D>;
+using Element = typename Target::Element;
+
+}  // namespace emulation
+
+#include "sm90_store.h"
+
+namespace emulation {
 
 /// One GEMM, or one of a batch or a group: matrix `number` of what `check` has.
 struct Problem {
   int m, n, number;
   std::vector<double> sums;
-  Matrix<EMULATED_C> C;
-  std::shared_ptr<Matrix<EMULATED_C>> target;
-  Matrix<EMULATED_C>& D;
+  std::shared_ptr<Source> source;
+  std::shared_ptr<Target> target;
+  Source& C;
+  Target& D;
   std::shared_ptr<FunctionCheck> shared;
   FunctionCheck& check;
 
-  Problem(int m_, int n_, int number_, std::shared_ptr<Matrix<EMULATED_C>> target_,
+  Problem(int m_, int n_, int number_, std::shared_ptr<Source> source_, std::shared_ptr<Target> target_,
           std::shared_ptr<FunctionCheck> shared_, std::mt19937& random)
       : m(m_),
         n(n_),
         number(number_),
         sums(size_t(m) * n),
-        C(m, n, ALIGNMENT_C, kPoison),
+        source(source_),
         target(target_),
+        C(*source),
         D(*target),
         shared(shared_),
         check(*shared) {
     for (double& sum : sums) sum = int(random() % 41) - 20;
-    C.fill(random);
     if (shared->sizes.count == 1 && random() % 2) check.put_in_place<false>(D);
   }
-  void choose() { D.choose(number), check.choose(number); }
+  void choose() { C.choose(number), D.choose(number), check.choose(number); }
   long wrong() {
     long found = !D.has_slack(kUntouched);
     choose();
@@ -63,7 +73,7 @@ inline void run_tile(Callbacks& fusion, Problem& problem, int tile_m, int tile_n
   int const thread = threadIdx.x;
   auto const size = cute::make_shape(problem.m, problem.n, 64, 1);
   auto const coord = cute::make_coord(tile_m, tile_n, cute::_, batch);
-  auto source = cute::make_tensor<Element>(cute::Int<kFragment>{});
+  auto source = cute::make_tensor<typename Source::Element>(cute::Int<kFragment>{});
   auto callbacks = fusion.template tile_callbacks<kRows, kColumns>(size, coord, source, thread);
   callbacks.begin();
   for (int j = 0; j < kAcross; ++j) {
@@ -77,7 +87,7 @@ inline void run_tile(Callbacks& fusion, Problem& problem, int tile_m, int tile_n
         auto const [row, column] = of(e);
         bool const inside = row < problem.m && column < problem.n;
         sums[e] = inside ? float(problem.sums[row * problem.n + column]) : 0;
-        source(e) = inside ? problem.C(row, column) : Element(0);
+        source(e) = inside ? problem.C(row, column) : typename Source::Element(0);
       }
       callbacks.begin_loop(i, j);
       callbacks.previsit(i, j, 0, true);
@@ -106,21 +116,39 @@ inline void run_tile(Callbacks& fusion, Problem& problem, int tile_m, int tile_n
   callbacks.end();
 }
 
+/// Stores tiles by what a `store` calls of the function.
+template <typename Operation>
+struct Called {
+  using Params = Callbacks::Params;
+
+  template <typename Size>
+  static Params params(Size const& size, Callbacks::Arguments const& arguments, Source&, Target&, void* workspace) {
+    return Callbacks::to_underlying_arguments(size, arguments, workspace);
+  }
+  static void run(Params const& params, Problem& problem, int down, int across, int batch, int) {
+    alignas(128) static typename Callbacks::SharedStorage shared;
+    std::memset(&shared, 0x7f, sizeof(shared));
+    run_block({0, 0, 0}, 32 * EMULATED_WARPS, [&] {
+      Callbacks fusion(params, shared);
+      for (int tile = 0; tile < down * across; ++tile) run_tile(fusion, problem, tile / across, tile % across, batch);
+    });
+  }
+};
+
+/// All but kernels without TMA, which no group is.
+template <typename Operation, typename = void>
+struct HasStore : std::true_type {};
+template <typename Operation>
+struct HasStore<Operation, std::void_t<decltype(Operation::kIsDirect)>> : std::bool_constant<!Operation::kIsDirect> {};
+using Tiles = std::conditional_t<HasStore<Operation>::value, Stored<Operation>, Called<Operation>>;
+
 /// Runs a threadblock that stores all tiles of a problem, one after the other, and those of the last clusters that are
 /// outside of D.
-inline void run_tiles(Callbacks::Params const& params, Problem& problem, int batch) {
-  alignas(128) static typename Callbacks::SharedStorage shared;
-  std::memset(&shared, 0x7f, sizeof(shared));
+inline void run_tiles(Tiles::Params const& params, Problem& problem, int batch, int count) {
   problem.choose();
   constexpr int kCluster = 2;  // along both
   auto const tiles = [](int extent, int tile) { return (extent + kCluster * tile - 1) / (kCluster * tile) * kCluster; };
-  run_block({0, 0, 0}, 32 * EMULATED_WARPS, [&] {
-    Callbacks fusion(params, shared);
-    for (int tile_m = 0; tile_m < tiles(problem.m, kTileM); ++tile_m) {
-      for (int tile_n = 0; tile_n < tiles(problem.n, kTileN); ++tile_n)
-        run_tile(fusion, problem, tile_m, tile_n, batch);
-    }
-  });
+  Tiles::run(params, problem, tiles(problem.m, kTileM), tiles(problem.n, kTileN), batch, count);
 }
 
 /// Problems of at most `most_m` x `most_n`, multiples of `step`: a batch, or a group of which each has other extents.
@@ -134,10 +162,12 @@ inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
     bool const is_own = EMULATED_GROUP || i == 0;
     auto const check =
         is_own ? std::make_shared<FunctionCheck>(Sizes{m, n, EMULATED_GROUP ? 1 : count}, random) : problems[0]->shared;
-    auto const D = is_own ? std::make_shared<Matrix<EMULATED_C>>(m, n / kColumnsOfElement, 2 * ALIGNMENT_C, kUntouched,
-                                                                 EMULATED_GROUP ? 1 : count)
+    int const matrices = EMULATED_GROUP ? 1 : count;
+    auto const C = is_own ? std::make_shared<Source>(m, n, ALIGNMENT_C, kPoison, matrices) : problems[0]->source;
+    if (is_own) C->fill(random);
+    auto const D = is_own ? std::make_shared<Target>(m, n / kColumnsOfElement, 2 * ALIGNMENT_D, kUntouched, matrices)
                           : problems[0]->target;
-    problems.push_back(std::make_unique<Problem>(m, n, EMULATED_GROUP ? 0 : i, D, check, random));
+    problems.push_back(std::make_unique<Problem>(m, n, EMULATED_GROUP ? 0 : i, C, D, check, random));
   }
   Callbacks::Arguments arguments{};
   static_cast<Function::Arguments&>(arguments) = problems[0]->check.arguments;
@@ -185,10 +215,10 @@ inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
 #endif
   auto const size = cute::make_shape(most_m, most_n / step * step, 64, count);
   std::vector<char> workspace(Callbacks::get_workspace_size(size, arguments) + 16);
-  auto const params = Callbacks::to_underlying_arguments(size, arguments, workspace.data());
+  auto const params = Tiles::params(size, arguments, problems[0]->C, problems[0]->D, workspace.data());
   for (int batch = 0; batch < count; ++batch) {
     Problem& problem = *problems[batch];
-    run_tiles(params, problem, batch);
+    run_tiles(params, problem, batch, count);
   }
   // Partial results and counters are as the next launch needs them.
   if (std::count(workspace.begin(), workspace.end(), 0) != long(workspace.size())) fail("the workspace is not clear");

@@ -2,6 +2,8 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -26,7 +28,7 @@ struct Thread {
 
 /// Counts those that wait; the last one lets all go on.
 struct Barrier {
-  int waiting = 0;
+  int waiting = 0, first_warp = 0;
   long round = 0;
 };
 
@@ -34,33 +36,39 @@ struct Barrier {
 std::vector<Thread> threads;
 std::vector<Barrier> warps;
 std::vector<char> slots;
-Barrier block_barrier;
+std::array<Barrier, 16> barriers;  // of the block
 std::function<void()> work;
 ucontext_t scheduler;
 int current, width;
 std::optional<std::mt19937> lateness;
 int late_warp, late_turns;
+/// Whether a thread has begun, ended, or found what it waited for, in a turn of all; and whether some were late then.
+bool has_moved, was_late;
 
 void yield() { swapcontext(&threads[current].context, &scheduler); }
 
 void wait(Barrier& barrier, int parties) {
   long const round = barrier.round;
+  barrier.first_warp = barrier.waiting ? std::min(barrier.first_warp, current / kWarp) : current / kWarp;
   if (++barrier.waiting == parties) {
     barrier.waiting = 0;
     ++barrier.round;
   }
   while (barrier.round == round) yield();
+  has_moved = true;
 }
 
 void run_current() {
+  has_moved = true;
   work();
-  threads[current].ended = true;
+  threads[current].ended = has_moved = true;
   yield();
 }
 
 /// Gives every thread its turn; false where all have ended.
 bool step() {
-  bool running = false;
+  bool running = has_moved = false;
+  was_late = late_turns > 0;
   for (current = 0; current < static_cast<int>(threads.size()); ++current) {
     if (threads[current].ended) continue;
     running = true;
@@ -77,12 +85,18 @@ bool step() {
 int lane() { return current % kWarp; }
 char* slot(int lane) { return &slots[(current / kWarp * kWarp + lane) * kSlotBytes]; }
 void wait_for_warp() { wait(warps[current / kWarp], kWarp); }
-void wait_for_block() {
-  long const round = block_barrier.round;
-  wait(block_barrier, static_cast<int>(threads.size()));
+void wait_for_block() { wait_for_threads(0, static_cast<int>(threads.size())); }
+void wait_until(std::function<bool()> const& holds) {
+  while (!holds()) yield();
+  has_moved = true;
+}
+void wait_for_threads(int number, int count) {
+  Barrier& barrier = barriers.at(number);
+  long const round = barrier.round;
+  wait(barrier, count);
   // Whoever finds the next round begun and nobody late draws, until somebody is.
-  if (!lateness || block_barrier.round != round + 1 || block_barrier.waiting || late_turns > 0) return;
-  late_warp = (*lateness)() % warps.size();
+  if (!lateness || barrier.round != round + 1 || barrier.waiting || late_turns > 0) return;
+  late_warp = barrier.first_warp + (*lateness)() % (count / kWarp);
   late_turns = (*lateness)() % 2 ? (*lateness)() % 200 : 0;
 }
 void be_late(unsigned seed) { lateness.emplace(seed); }
@@ -95,7 +109,7 @@ void run_block(uint3 block, int count, std::function<void()> body, int side_by_s
   threads = std::vector<Thread>(count);
   warps.assign(count / kWarp, {});
   slots.assign(count * kSlotBytes, 0);
-  block_barrier = {};
+  barriers = {};
   late_turns = 0;
   for (Thread& thread : threads) {
     getcontext(&thread.context);
@@ -103,11 +117,10 @@ void run_block(uint3 block, int count, std::function<void()> body, int side_by_s
     thread.context.uc_stack.ss_size = thread.stack.size();
     makecontext(&thread.context, run_current, 0);
   }
-  for (long turns = 0; step(); ++turns) {
-    if (turns > 10'000'000) {
-      std::puts("threads wait for others that have ended");
-      std::exit(2);
-    }
+  while (step()) {
+    if (has_moved || was_late) continue;
+    std::puts("threads wait for what never comes");
+    std::exit(2);
   }
 }
 

@@ -16,7 +16,8 @@ namespace emulation {
 
 [[noreturn]] inline void fail(char const* why) {
   std::printf("%s\n", why);
-  std::exit(2);
+  std::fflush(stdout);
+  std::_Exit(2);  // on the stack of a thread, which would be destroyed
 }
 
 template <typename T>

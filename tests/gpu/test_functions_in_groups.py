@@ -146,6 +146,43 @@ def test_results_of_rows_where_a_problem_has_none() -> None:
         check_all(operation, sizes, given)
 
 
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_no_result_is_left_unwritten_where_problems_have_no_elements(kernel: str, axis: int | None) -> None:
+    @pycutlass.epilogue_function
+    def largest(accum: Any) -> Any:
+        return {"D": accum, "largest": epilogue.max(accum, axis=axis)}
+
+    described = KERNELS[kernel]()
+    functor = largest(described["C"].element, described["C"].alignment)
+    operation = GemmOperationGrouped(**described | {"epilogue_functor": functor})
+    pycutlass.compiler.add_module([operation])
+    sizes = [(300, 264, 72), (64, 8, 0)]
+    without = {0: (40, 0, 16), 1: (0, 128, 64)}.get(axis)
+    if without:  # of which results have no elements either
+        sizes.insert(1, without)
+    given = drawn(operation, sizes)
+    arguments = launch(operation, sizes, given)
+    check_all(operation, sizes, given)
+    for empty in ((40, 0, 16), (0, 128, 64)):
+        if empty == without:
+            continue
+        others = drawn(operation, [*sizes, empty])
+        operands, ports = listed(operation, others)
+        ports["largest"][-1].fill_(77.0)
+        with pytest.raises(pycutlass.errors.ArgumentError, match="has no elements: leave such problems out"):
+            launch(operation, [*sizes, empty], others)
+        with pytest.raises(pycutlass.errors.ArgumentError, match="has no elements: leave such problems out"):
+            A, B, _, D = operands
+            arguments.update(problem_sizes=[*sizes, empty], A=A, B=B, D=D, epilogue=ports)
+        assert (ports["largest"][-1] == 77.0).all()
+    for each in given:
+        each["largest"].fill_(float("nan"))
+    operation.run(arguments)  # still of the problems of before
+    arguments.sync()
+    check_all(operation, sizes, given)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_many_problems(kernel: str) -> None:
     operation = make(kernel, "residual")

@@ -127,6 +127,7 @@ class Exported(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own compiler
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # of torch about torch
 def test_a_package_of_aot_inductor_runs_a_library_of_kernels(tmp_path: Path) -> None:
     path = str(tmp_path / "kernels.so")
     x, weight, bias = (torch.randn(shape, device="cuda").half() for shape in ((40, 64), (48, 64), (48,)))
