@@ -3,7 +3,6 @@
 // at a time where these are both inside of D or both outside. Without TMA (epilogue_direct_sm90.h) C and D are, too.
 #pragma once
 
-#include "pycutlass/cached_vectors.h"
 #include "pycutlass/function_reduction.h"
 #include "pycutlass/gemm_sm90.h"
 #include "pycutlass/readers_sm90.h"
@@ -188,10 +187,6 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       for (int i = 0; i < kDown; ++i) readers.load_rows(given, where(i), i);
       CUTLASS_PRAGMA_UNROLL
       for (int subtile = 0; subtile < kSubtilesAhead; ++subtile) load_elements(subtile);
-      if (is_first) {
-        CachedVectors<typename Function::Inputs>::load(given, tile, thread, 32 * kWarps);
-        CachedVectors<typename Function::HalfInputs>::load(given, of_D(tile), thread, 32 * kWarps);
-      }
     }
     CUTLASS_DEVICE void begin_loop(int i, int j) {
       load_elements(j * kDown + i + kSubtilesAhead);
