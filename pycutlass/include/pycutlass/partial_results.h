@@ -141,14 +141,16 @@ CUTLASS_DEVICE Number take(Number* address) {
   return As::number(word);
 }
 
-/// Waits for partial results, calls `use` with each in their order, and leaves none in their places, which `address`
-/// tells: null for those that a lane does not take. To be called by whole warps. So many are loaded at once that a line
+/// Waits for partial results, joins them in their order, and leaves none in their places, which `address` tells: null
+/// for those that a lane does not take. To be called by whole warps. So many are loaded and joined at once that a line
 /// of tiles takes the memory's latency once: who is last with one tile is late with the next, and last again.
-template <typename Number, typename Address, typename Use>
-CUTLASS_DEVICE void take_partials(int count, Address const& address, Use const& use) {
+template <typename Kind, typename Number, typename Address>
+CUTLASS_DEVICE Number joined_partials(int count, Address const& address) {
   using As = Passed<Number>;
+  using Joined = typename Kind::Joined;
   constexpr int kAtOnce = 128 / sizeof(Number);
   typename As::Word words[kAtOnce];
+  Number result = Kind::template begin<Number>(), numbers[kAtOnce];
   for (int first = 0; first < count; first += kAtOnce) {
     bool complete;
     do {
@@ -165,12 +167,12 @@ CUTLASS_DEVICE void take_partials(int count, Address const& address, Use const& 
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
       Number* const from = first + i < count ? address(first + i) : nullptr;
-      if (from) {
-        pass_word(As::at(from), typename As::Word(0));
-        use(As::number(words[i]));
-      }
+      if (from) pass_word(As::at(from), typename As::Word(0));
+      numbers[i] = from ? As::number(words[i]) : Joined::template begin<Number>();
     }
+    result = taken<kAtOnce>(Joined(), result, static_cast<Number const*>(numbers));
   }
+  return result;
 }
 
 /// Joins each of `kCount` results with those of lanes that are `kFrom`, 2 `kFrom`, ... below `kTo` apart. As long as

@@ -93,13 +93,9 @@ struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGr
     using Element =
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
     rows([&](int row, bool is_inside) {
-      Number result = Kind::template begin<Number>();
-      function::take_partials<Number>(
-          partials.tiles_n,
-          [&](int tile) {
-            return is_inside ? partials.numbers(offset + line(partials, where.batch, tile)) + row : nullptr;
-          },
-          [&](Number partial) { result = Kind::join(result, partial); });
+      Number const result = function::joined_partials<Kind, Number>(partials.tiles_n, [&](int tile) {
+        return is_inside ? partials.numbers(offset + line(partials, where.batch, tile)) + row : nullptr;
+      });
       if (is_inside) port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
     });
   }
@@ -181,13 +177,9 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
     using Element =
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
     for_all(tile_n * partials.tile_n, partials.tile_n, where.columns, thread, threads, [&](int column, bool is_inside) {
-      Number result = Kind::template begin<Number>();
-      function::take_partials<Number>(
-          partials.tiles_m,
-          [&](int tile) {
-            return is_inside ? partials.numbers(offset + line(partials, where.batch, tile)) + column : nullptr;
-          },
-          [&](Number partial) { result = Kind::join(result, partial); });
+      Number const result = function::joined_partials<Kind, Number>(partials.tiles_m, [&](int tile) {
+        return is_inside ? partials.numbers(offset + line(partials, where.batch, tile)) + column : nullptr;
+      });
       if (is_inside) port.data[where.batch * port.batch + column] = function::Stored<Element>::of(result);
     });
   }
@@ -243,10 +235,8 @@ struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGro
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
     int const tiles = partials.tiles_m * partials.tiles_n;
     Number* const from = partials.numbers(offset + where.batch * tiles + thread);
-    Number result = Kind::template begin<Number>();
-    function::take_partials<Number>((tiles + 31) / 32,
-                                    [&](int i) { return 32 * i + thread < tiles ? from + 32 * i : nullptr; },
-                                    [&](Number partial) { result = Kind::join(result, partial); });
+    Number result = function::joined_partials<Kind, Number>(
+        (tiles + 31) / 32, [&](int i) { return 32 * i + thread < tiles ? from + 32 * i : nullptr; });
     result = function::joined<Kind, 1, 32>(result);
     if (thread == 0) port.data[where.batch * port.batch] = function::Stored<Element>::of(result);
   }

@@ -8,7 +8,10 @@ namespace pycutlass {
 namespace function {
 
 /// The kinds of reductions: what begins, what one value alone comes to, what takes a value, and what joins two results.
+/// Results that are joined are values of the kind `Joined`.
 struct Sum {
+  using Joined = Sum;
+
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number begin() {
     return Number(0);
@@ -37,6 +40,8 @@ struct SumOfSquares : Sum {
   }
 };
 struct Max {
+  using Joined = Max;
+
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number begin() {
     return -infinity<Number>();
@@ -55,6 +60,8 @@ struct Max {
   }
 };
 struct Min {
+  using Joined = Min;
+
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number begin() {
     return infinity<Number>();
@@ -120,6 +127,8 @@ CUTLASS_HOST_DEVICE double quick_log(double x) { return log(x); }
 
 /// The logarithm of a sum of exponentials: one number says both how large the largest was and what they come to.
 struct LogSumExp : Max {
+  using Joined = LogSumExp;
+
   /// Takes many at once: one logarithm for all of them.
   template <int kCount, typename Number>
   CUTLASS_HOST_DEVICE static Number take_all(Number result, Number const* values) {
