@@ -145,7 +145,8 @@ class Problem:
 
     def operand(self, name: str, rows: int, columns: int) -> tuple[Any, Any]:
         described = getattr(self.operation, name)
-        array = self.numbers.integers(-1, 2, self.shape(rows, columns)).astype(np.float64)
+        least = 0 if described.type.short == "u8" else -1
+        array = self.numbers.integers(least, 2, self.shape(rows, columns)).astype(np.float64)
         slack = described.alignment * self.chance.randint(0, 2)
         if described.is_row_major:
             return padded(array.shape, slack, described.type.short, torch.from_numpy(array))[0], array
@@ -223,7 +224,8 @@ class Case:
     def drawn_size(self) -> tuple[int, int, int]:
         """Return M, N and K; K is how many partial sums there are of a reduction."""
         operation = self.kernel.alone
-        pairs = ((operation.A, operation.C), (operation.B, operation.D, operation.C), (operation.A, operation.B))
+        D = getattr(operation, "D", operation.C)
+        pairs = ((operation.A, operation.C, D), (operation.B, operation.C, D), (operation.A, operation.B))
         steps = [max(each.alignment for each in pair) for pair in pairs]
         if operation.epilogue_functor.columns(2) == 1:  # of D with half as many columns
             steps[1] *= 2

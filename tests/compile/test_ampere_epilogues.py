@@ -9,9 +9,10 @@ import functools
 import re
 
 import pytest
+from convolutions import conv, fprop
 from descriptions import parts
 
-from pycutlass import GemmOperationUniversal, cutlass, toolkit
+from pycutlass import Conv2dOperation, GemmOperationUniversal, cutlass, toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.epilogue import fusions
 from pycutlass.toolchain import Processes
@@ -34,9 +35,13 @@ def described(name: str) -> GemmOperationUniversal:
 
 @functools.cache  # each is looked at more than once
 def instructions(name: str) -> tuple[str, ...]:
-    """Return the machine code of a kernel, an instruction a line."""
+    """Return the machine code of a GEMM, an instruction a line."""
+    return machine_code(described(name))
+
+
+def machine_code(operation: GemmOperationUniversal | Conv2dOperation) -> tuple[str, ...]:
     device = find_tools("nvcc", toolkit.without_memo).device
-    cubin = device.compile(described(name).source(), "sm_80", Processes(1, 8 << 30)).binary
+    cubin = device.compile(operation.source(), "sm_80", Processes(1, 8 << 30)).binary
     return tuple(re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]*);", toolkit.disassembled(cubin)))
 
 
@@ -70,3 +75,12 @@ def test_joined_logarithms_take_two_functions_each() -> None:
     rows, of_row, lanes, tiles = 16, 8, 15, 32
     assert len(places(code, r"MUFU\.EX2")) == rows * of_row + lanes + (tiles + 1)
     assert len(places(code, r"MUFU\.LG2")) == rows + lanes + 1
+
+
+def test_convolutions_ask_for_their_inputs_before_the_mainloop() -> None:
+    code = machine_code(conv(fprop, "optimized", functor=lambda *types: fusions.bias_residual_silu(*types)))
+    begin = places(code, "HMMA")[0]
+    for level in ("PF1", "PF2"):  # of vectors to the L1 cache, of matrices to the L2 cache
+        asked = places(code, rf"CCTL\.E\.{level}\b")
+        assert asked and asked[-1] < begin, level
+    assert not places(instructions("reads a vector and a matrix"), r"CCTL\.E\.PF")

@@ -50,6 +50,7 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
   // What D is to the epilogue: a filter gradient has a row for each K.
   int const m = kForward || kOfData ? rows_d : call.k, n = kForward || kOfData ? columns_d : taps * call.c;
 #if EMULATED_FUNCTION
+  asked.clear();
   FunctionCheck check({m, n}, random);
   check.choose(0);
   pycutlass_operand const source = Function::kReadsSource ? C.operand() : pycutlass_operand{};
@@ -74,6 +75,9 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
     }
   });
   long wrong = !D.has_slack(untouched);
+#if EMULATED_FUNCTION
+  wrong += check.not_asked() + (Function::kReadsSource ? not_asked(C) : 0) + asked_outside();
+#endif
 #if EMULATED_FUNCTION || EMULATED_EXTRA
   for (int i = 0; i < m * n; ++i) {
     int const row = i / columns_d, column = i % columns_d;

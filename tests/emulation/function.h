@@ -3,7 +3,7 @@
 // not.
 #pragma once
 
-#include "launch.h"
+#include "asked.h"
 #include "pycutlass/top_k.h"
 
 // What the threads of reductions do together (pycutlass/partial_results.h).
@@ -379,6 +379,14 @@ struct FunctionCheck {
   template <size_t kCount>
   void compute(Number const (&in)[2][kCount], Number const* half, Number* out, Number (*whole)[2]) {
     Function::compute(scalars, in[0], in[1], half, out, whole);
+  }
+  /// Returns how many elements that are read of a matrix were not asked for before.
+  long not_asked() {
+    long result = 0;
+    auto const look = [&](auto& given) { result += emulation::not_asked(given.memory); };
+    inputs.visit(look), half_inputs.visit(look);
+    if (result) std::printf("%ld elements were not asked for before the mainloop\n", result);
+    return result;
   }
   /// Returns how many reductions of a matrix are wrong, and outputs that were written beside their elements.
   long wrong_at_last() {

@@ -54,6 +54,19 @@ class Matrix {
       }
     }
   }
+  /// Elements of one of them.
+  size_t size() const { return size_t(lines_) * line_; }
+  /// Calls `use` with the number of each element in `bytes` from an address on, to the end of the line where lines are
+  /// apart from each other.
+  template <typename Use>
+  void for_each_in(void const* address, int bytes, Use use) {
+    intptr_t const offset = static_cast<char const*>(address) - reinterpret_cast<char const*>(data());
+    if (offset < 0 || size() == 0) return;
+    int64_t const at = offset / sizeof(Element), line = at / ld_, place = at % ld_, all = bytes / sizeof(Element);
+    if (line >= lines_ || place >= line_) return;
+    int64_t const first = line * line_ + place, left = ld_ == line_ ? size() - first : line_ - place;
+    for (int64_t i = 0; i < all && i < left; ++i) use(first + i);
+  }
   bool holds(double filling) {
     return std::all_of(memory_.begin(), memory_.end(), [&](Element const& each) { return number(each) == filling; });
   }

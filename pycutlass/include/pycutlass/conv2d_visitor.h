@@ -59,6 +59,29 @@ struct VisitorEpilogue {
   }
 };
 
+/// Has a tree ask for what it will read of a tile of a matrix of `m` x `n`; CUTLASS's own do not.
+template <typename Tree>
+CUTLASS_DEVICE auto prefetch_for(typename Tree::Params const& params, cutlass::gemm::GemmCoord const& tile, int m,
+                                 int n, int thread, int) -> decltype(Tree::prefetch(params, tile, m, n, thread)) {
+  Tree::prefetch(params, tile, m, n, thread);
+}
+template <typename Tree>
+CUTLASS_DEVICE void prefetch_for(typename Tree::Params const&, cutlass::gemm::GemmCoord const&, int, int, int, long) {}
+
+/// CUTLASS's kernel, which has its tree ask for what it will read before the mainloop: layers of few pixels have one
+/// wave of tiles, whose epilogues would all wait for the memory at once. GEMMs, measured on an H200, gained nothing.
+template <typename Base, typename Tree>
+struct VisitedConvolution : Base {
+  CUTLASS_DEVICE void operator()(typename Base::Params const& params, typename Base::SharedStorage& shared) {
+    auto const tile = typename Base::ThreadblockSwizzle().get_tile_offset(params.swizzle_log_tile);
+    if (tile.m() < params.grid_tiled_shape.m() && tile.n() < params.grid_tiled_shape.n()) {
+      auto const& functor = params.output_op;
+      prefetch_for<Tree>(functor.tree, {tile.m(), tile.n(), 0}, functor.rows, functor.columns, threadIdx.x, 0);
+    }
+    Base::operator()(params, shared);
+  }
+};
+
 /// The parameters are those of Conv2d, but for the epilogue: `Fusion` is as GemmVisitor has it.
 template <template <typename, typename, typename, typename, typename, typename, typename, typename, typename, typename,
                     typename, typename, typename, typename, int, typename, cutlass::conv::IteratorAlgorithm,
@@ -87,9 +110,11 @@ struct Conv2dVisitor {
   static_assert(cutlass::platform::is_base_of<DefaultThreads, Threads>::value,
                 "the visitor goes through a tile otherwise than the epilogue that hands it the sums");
   using Tree = typename Fusion::template Tree<Threads, Matrix>::Type;
-  using Kernel = cutlass::conv::kernel::ImplicitGemmConvolution<
-      typename Default::Mma, VisitorEpilogue<typename Default::Epilogue, Threads, Tree, ThreadblockShape>,
-      ThreadblockSwizzle, Default::kConvolutionalOperator>;
+  using Kernel = VisitedConvolution<
+      cutlass::conv::kernel::ImplicitGemmConvolution<
+          typename Default::Mma, VisitorEpilogue<typename Default::Epilogue, Threads, Tree, ThreadblockShape>,
+          ThreadblockSwizzle, Default::kConvolutionalOperator>,
+      Tree>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_conv2d_call;

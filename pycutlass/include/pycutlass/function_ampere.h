@@ -3,6 +3,7 @@
 #pragma once
 
 #include "pycutlass/function_reduction.h"
+#include "pycutlass/prefetched_inputs.h"
 #include "pycutlass/top_k.h"
 
 #include <cute/tensor.hpp>
@@ -73,6 +74,21 @@ struct FunctionVisitor {
   template <typename Size>
   static Params to_underlying_arguments(Size const&, Arguments const& arguments, void*) {
     return arguments;
+  }
+
+  /// Asks for what the threads of a tile will read, each for a part of it: to be called before their mainloop.
+  CUTLASS_DEVICE static void prefetch(Params const& params, cutlass::gemm::GemmCoord const& tile, int rows, int columns,
+                                      int thread) {
+    using Inputs = typename Function::Inputs;
+    using HalfInputs = typename Function::HalfInputs;
+    Arguments chosen;
+    EachPort<List<Inputs, HalfInputs>>::choose(chosen.given, params.given, tile.k());
+    EachPort<Source>::choose(chosen, params, tile.k());
+    TileOfThread const whole{tile.m() * kTileM, tile.n() * kTileN, rows, columns, thread};
+    TileOfThread const half{whole.first_row, tile.n() * kColumnsD, rows, columns / 2, thread};
+    PrefetchedInputs<Inputs, kTileM, kTileN, Threads::kThreads>::ask(chosen.given, whole);
+    PrefetchedInputs<Source, kTileM, kTileN, Threads::kThreads>::ask(chosen, whole);
+    PrefetchedInputs<HalfInputs, kTileM, kColumnsD, Threads::kThreads>::ask(chosen.given, half);
   }
 
   Params const* params;
