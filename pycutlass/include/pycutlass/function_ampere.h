@@ -166,6 +166,10 @@ struct FunctionVisitor {
       each.halves.load_rows(chosen.given, of_D(place));
       each.halves.load_elements(chosen.given, of_D(place));
     }
+    /// Where pairs have more results than D, rows are computed one after the other: registers do not hold all at once.
+    static constexpr bool kBranches =
+        Function::kIsGated &&
+        Function::Outputs::kSize + Function::WholeOutputs::kSize + Function::Reductions::kSize > 0;
     CUTLASS_DEVICE void begin_epilogue() {
       if constexpr (kReduces) {
         if (thread == 0) count.template ask<kAxes>(partials(), where.batch, tile_m, tile_n);
@@ -206,9 +210,9 @@ struct FunctionVisitor {
       Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][kVectorD];
       Number whole[kWhole > 0 ? kWhole : 1][kVector];
       compute_pairs<Function, kVector>(scalars, sums, each.all, each.halves, r, g, out, whole);
-      Writers<Target>::store(chosen, where_D(), r, g, out);
-      Writers<typename Function::Outputs>::store(chosen.given, where_D(), r, g, out + 1);
-      Writers<typename Function::WholeOutputs>::store(chosen.given, where, r, g, whole);
+      Writers<Target>::template store<kBranches>(chosen, where_D(), r, g, out);
+      Writers<typename Function::Outputs>::template store<kBranches>(chosen.given, where_D(), r, g, out + 1);
+      Writers<typename Function::WholeOutputs>::template store<kBranches>(chosen.given, where, r, g, whole);
       reduce(step, r, g, out + 1 + Function::Outputs::kSize);
     }
     template <typename Accumulator>
@@ -227,12 +231,16 @@ struct FunctionVisitor {
     }
     CUTLASS_DEVICE void reduce(int step, int r, int g, Number const (*given)[kVectorD]) {
       if constexpr (kReduces) {
-        bool const is_inside = (!kReducesAcross || where.row(r) < where.rows) && where.column(g) < where.columns;
-        // What is outside of D is taken, and forgotten: behind a branch, each row would wait for the one before.
-        auto const before = reducers;
-        reducers.template take<kVectorD>(step * kRows + r, g, given);
-        if (!is_inside) reducers = before;
-        if (is_inside) selectors.template take<kVectorD>(r, given, [&](int v) { return where_D().column(g) + v; });
+        bool const is_taken = (!kReducesAcross || where.row(r) < where.rows) && where.column(g) < where.columns;
+        if constexpr (kBranches) {
+          if (is_taken) reducers.template take<kVectorD>(step * kRows + r, g, given);
+        } else {  // what is outside of D is taken, and forgotten: behind a branch, each row would wait for the one
+                  // before
+          auto const before = reducers;
+          reducers.template take<kVectorD>(step * kRows + r, g, given);
+          if (!is_taken) reducers = before;
+        }
+        if (is_taken) selectors.template take<kVectorD>(r, given, [&](int v) { return where_D().column(g) + v; });
       }
     }
     CUTLASS_DEVICE void end_row(int) {}

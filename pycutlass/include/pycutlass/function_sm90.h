@@ -221,13 +221,13 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         Number out[kMade][1], whole[kWhole > 0 ? kWhole : 1][2];
         Accumulator const of_pair[2] = {sums[2 * pair], sums[2 * pair + 1]};
         compute_pairs<Function, 2>(scalars, of_pair, each, halves, r, g, out, whole);
-        Writers<typename Function::WholeOutputs>::store(given, place, r, g, whole);
+        Writers<typename Function::WholeOutputs>::template store<true>(given, place, r, g, whole);
         CUTLASS_PRAGMA_UNROLL
         for (int o = 0; o < kMade; ++o) made[o][r][g] = out[o][0];
       }
       // A matrix that is read may be D, whose elements other threads of the warp write.
       if constexpr (Function::HalfInputs::kSize > 0) __syncwarp();
-      HalfWriter<kGroups, D::kAlignment>::store(given.target, place, thread % 4, made[0]);
+      HalfWriter<kGroups, D::kAlignment, (kMade > 1 || kWhole > 0)>::store(given.target, place, thread % 4, made[0]);
       HalfWriters<kGroups, typename Function::Outputs>::store(given, place, thread % 4, made + 1);
       if constexpr (kReduces) {
         Number lines[2][kReductions][kLine];

@@ -182,7 +182,8 @@ struct HalfReaders<List<First, Others...>, Arguments, kGroups> {
 /// Writes elements of a matrix like D, of half as many columns, that a thread has in two rows of a subtile: one in each
 /// of `kGroups` groups of 8 columns. Four threads have one row, every fourth element each, which they exchange for four
 /// neighbours where there are as many and the matrix is aligned to them.
-template <int kGroups, int kAlignment>
+/// `kBranches` has rows be converted one after the other, where registers do not hold all at once.
+template <int kGroups, int kAlignment, bool kBranches>
 struct HalfWriter {
   template <typename Element, typename Where, typename Number>
   CUTLASS_DEVICE static void store(Port<Element> const& target, Where const& place, int lane,
@@ -205,11 +206,17 @@ struct HalfWriter {
         CUTLASS_PRAGMA_UNROLL
         for (int g = 0; g < kGroups; g += kNeighbours) {
           int const column = base + (kNeighbours == 4 ? 4 * lane : 4 * g + lane);
-          cutlass::Array<Element, kNeighbours> neighbours;
+          bool const is_inside = row < place.rows && column < place.columns / 2;
+          if (kBranches && !is_inside) continue;
+          cutlass::AlignedArray<Element, kNeighbours> neighbours;
           CUTLASS_PRAGMA_UNROLL
           for (int c = 0; c < kNeighbours; ++c) neighbours[c] = words[g + c].rows[i];
-          Line<kNeighbours, Element, kNeighbours>::store(neighbours, line + column,
-                                                         row < place.rows && column < place.columns / 2);
+          using To = Line<kNeighbours, Element, kNeighbours>;
+          if constexpr (kBranches) {
+            To::store(neighbours, line + column);
+          } else {
+            To::store(neighbours, line + column, is_inside);
+          }
         }
       }
     }
@@ -229,7 +236,7 @@ struct HalfWriters<kGroups, List<Matrix<kMember, kAlignment>, Others...>> {
   template <typename Arguments, typename Where, typename Number>
   CUTLASS_DEVICE static void store(Arguments const& arguments, Where const& place, int lane,
                                    Number const (*made)[2][kGroups]) {
-    HalfWriter<kGroups, kAlignment>::store(arguments.*kMember, place, lane, *made);
+    HalfWriter<kGroups, kAlignment, true>::store(arguments.*kMember, place, lane, *made);
     HalfWriters<kGroups, List<Others...>>::store(arguments, place, lane, made + 1);
   }
 };

@@ -101,6 +101,11 @@ struct Line {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCount / kPiece; ++i) pieces[i] = reinterpret_cast<Piece const*>(from)[i];
   }
+  CUTLASS_HOST_DEVICE static void store(cutlass::Array<Element, kCount> const& from, Element* to) {
+    auto const* const pieces = reinterpret_cast<Piece const*>(&from);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kCount / kPiece; ++i) reinterpret_cast<Piece*>(to)[i] = pieces[i];
+  }
   /// Stores where that is wanted. A branch would take with it what computes the elements, so that each line waited for
   /// the one before.
   CUTLASS_HOST_DEVICE static void store(cutlass::Array<Element, kCount> const& from, Element* to, bool wanted) {
@@ -365,36 +370,45 @@ struct Loaded {
 };
 
 /// Writes what a thread has of the outputs at row `r` and group `g`: out[0] belongs to the first of them.
+/// `kBranches` has rows be converted one after the other, where registers do not hold all at once.
 template <typename Ports>
 struct Writers;
 template <>
 struct Writers<List<>> {
-  template <typename Arguments, typename Where, typename Number, int kVector>
+  template <bool kBranches = false, typename Arguments, typename Where, typename Number, int kVector>
   CUTLASS_HOST_DEVICE static void store(Arguments const&, Where const&, int, int, Number const (*)[kVector]) {}
 };
 template <auto kMember, int kAlignment, typename... Others>
 struct Writers<List<Matrix<kMember, kAlignment>, Others...>> {
-  template <typename Arguments, typename Where, typename Number, int kVector>
+  template <bool kBranches = false, typename Arguments, typename Where, typename Number, int kVector>
   CUTLASS_HOST_DEVICE static void store(Arguments const& arguments, Where const& where, int r, int g,
                                         Number const (*out)[kVector]) {
     auto const& port = arguments.*kMember;
     using Element =
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
-    struct alignas(16) {
-      cutlass::Array<Element, kVector> elements;
-    } group;
-    CUTLASS_PRAGMA_UNROLL
-    for (int v = 0; v < kVector; ++v) group.elements[v] = function::Stored<Element>::of((*out)[v]);
+    auto const converted = [&] {
+      struct alignas(16) {
+        cutlass::Array<Element, kVector> elements;
+      } group;
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < kVector; ++v) group.elements[v] = function::Stored<Element>::of((*out)[v]);
+      return group;
+    };
     auto* const line = port.data + where.batch * port.batch + int64_t(where.row(r)) * port.stride;
     bool const is_inside = where.row(r) < where.rows && where.column(g) < where.columns;
-    Line<kAlignment, Element, kVector>::store(group.elements, line + where.column(g), is_inside);
-    Writers<List<Others...>>::store(arguments, where, r, g, out + 1);
+    using To = Line<kAlignment, Element, kVector>;
+    if constexpr (kBranches) {
+      if (is_inside) To::store(converted().elements, line + where.column(g));
+    } else {
+      To::store(converted().elements, line + where.column(g), is_inside);
+    }
+    Writers<List<Others...>>::template store<kBranches>(arguments, where, r, g, out + 1);
   }
 };
 
 template <auto kMember, int kAlignment, typename... Others>
 struct Writers<List<ColumnMajorMatrix<kMember, kAlignment>, Others...>> {
-  template <typename Arguments, typename Where, typename Number, int kVector>
+  template <bool kBranches = false, typename Arguments, typename Where, typename Number, int kVector>
   CUTLASS_HOST_DEVICE static void store(Arguments const& arguments, Where const& where, int r, int g,
                                         Number const (*out)[kVector]) {
     auto const& port = arguments.*kMember;
@@ -405,7 +419,7 @@ struct Writers<List<ColumnMajorMatrix<kMember, kAlignment>, Others...>> {
       CUTLASS_PRAGMA_UNROLL
       for (int v = 0; v < kVector; ++v) first[v * port.stride] = function::Stored<Element>::of((*out)[v]);
     }
-    Writers<List<Others...>>::store(arguments, where, r, g, out + 1);
+    Writers<List<Others...>>::template store<kBranches>(arguments, where, r, g, out + 1);
   }
 };
 
