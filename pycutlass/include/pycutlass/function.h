@@ -32,7 +32,7 @@ struct EpilogueFunction {
   }
   CUTLASS_HOST_DEVICE static void read(Compute const& value, Compute const* address, Number& scalar) {
 #if PYCUTLASS_DEVICE_SIDE
-    // Not from one address or the other: the arguments of a launch have none but by way of the memory.
+    // A load from one place or the other would first copy the parameter that has the value to memory of the thread.
     Compute given = value;
     cutlass::arch::global_load<Compute, int(sizeof(Compute))>(given, address, address != nullptr);
     scalar = function::widened<Number>(given);

@@ -234,8 +234,8 @@ struct FunctionVisitor {
         bool const is_taken = (!kReducesAcross || where.row(r) < where.rows) && where.column(g) < where.columns;
         if constexpr (kBranches) {
           if (is_taken) reducers.template take<kVectorD>(step * kRows + r, g, given);
-        } else {  // what is outside of D is taken, and forgotten: behind a branch, each row would wait for the one
-                  // before
+        } else {
+          // What is outside of D is taken, and forgotten: behind a branch, each row would wait for the one before.
           auto const before = reducers;
           reducers.template take<kVectorD>(step * kRows + r, g, given);
           if (!is_taken) reducers = before;
