@@ -205,7 +205,7 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
         What the model is called with. An ExportedProgram needs none.
     dynamic : optional
         Which extents may change from call to call: the ``dynamic_shapes`` of ``torch.export``, or True for the first
-        axis of every tensor. By default none.
+        axis of every tensor. By default none. An ExportedProgram says so itself, and takes none.
     options : Options or dict, optional
         Which regions are taken.
 

@@ -293,6 +293,13 @@ def test_what_is_no_flag_is_refused():
         pycutlass.pytorch.explain(Everything(), compile=1)
 
 
+@pytest.mark.parametrize("given", [{"inputs": torch.ones(8, 64)}, {"dynamic": True}], ids=["inputs", "dynamic"])
+def test_a_partition_takes_no_other_inputs(given):
+    made = pycutlass.pytorch.partition(torch.nn.Linear(64, 64), torch.ones(8, 64))
+    with pytest.raises(ArgumentError, match="a Partition was made for inputs"):
+        pycutlass.pytorch.explain(made, **given)
+
+
 def test_boxes_stand_below_what_they_read_and_beside_each_other(made):
     layout = laid_out(made.boxes)
     y_of = {place.box.name: place.y for layer in layout.layers for place in layer if place.box}

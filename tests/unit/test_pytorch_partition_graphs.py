@@ -287,6 +287,8 @@ def test_exported_programs() -> None:
     made = partition(program, options=ALL)
     compared(model, made, some(4, 8))
     assert made.counts == {"mm": 1}
+    with pytest.raises(errors.ArgumentError, match="an ExportedProgram says itself which extents"):
+        partition(program, dynamic=True)
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of torch about torch

@@ -128,7 +128,7 @@ def explain(
     model : Module, ExportedProgram or Partition
         What is explained. All but a Partition is partitioned first.
     inputs, dynamic : optional
-        As of `partition`, which asks for them; a Partition needs neither.
+        As of `partition`, which asks for them; a Partition has its own, and takes neither.
     options : Options or dict, optional
         As of `partition`. Default: those that a Partition was made with. ``sm`` says for which GPU kernels are chosen:
         where that is not the one that is here, times are predicted.
@@ -146,7 +146,7 @@ def explain(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As of `partition`; or `sizes` names no symbol, or a number outside of its range.
+        As of `partition`; `sizes` names no symbol, or a number outside of its range; or a Partition comes with inputs.
 
     Examples
     --------
@@ -159,6 +159,11 @@ def explain(
     chosen = model.options if options is None and isinstance(model, Partition) else Options.of(options)
     if not isinstance(compile, bool):
         raise ArgumentTypeError(f"compile must be True or False, got {shown(compile)}")
+    if isinstance(model, Partition) and not (inputs is None and dynamic is None):
+        raise ArgumentError(
+            "a Partition was made for inputs, and takes no others: pass inputs and dynamic to partition, or pass the"
+            " model itself to explain; sizes says for which extents a Partition is explained"
+        )
     made = model if isinstance(model, Partition) else partition(model, inputs, dynamic, chosen)
     bound = sizes_of(made.graph, made.regions, sizes)
     gpu, here = gpu_of(chosen.sm), is_here(chosen.sm)

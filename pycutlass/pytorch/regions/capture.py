@@ -54,6 +54,11 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
     ArgumentError, ArgumentTypeError
         No model, or one that torch.export cannot capture.
     """
+    if isinstance(model, ExportedProgram) and dynamic is not None:
+        raise ArgumentError(
+            "an ExportedProgram says itself which extents may change: pass dynamic_shapes to torch.export.export, and"
+            " no dynamic to partition"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about torch
         program = model if isinstance(model, ExportedProgram) else _exported(model, example_inputs, dynamic)
