@@ -71,12 +71,8 @@ PyObject* KnownProducts::serve(PyObject* const* given, Py_ssize_t count, PyObjec
   static auto const names =
       interned("a", "b", "c", "alpha", "beta", "epilogue", "out_dtype", "accumulator_dtype", "precision", "bias", "out",
                "epilogue_inputs", "scales", "plan", "allow_copy", "stream");
-  static PyObject* const one = PyLong_FromLong(1);
-  static PyObject* const zero = PyLong_FromLong(0);
   std::array<PyObject*, 16> values;
   values.fill(Py_None);
-  values[3] = one;
-  values[4] = zero;
   values[14] = Py_False;  // without effect on tensors that need no copy, as all do that are known
   if (!arrange(names, given, count, 3, keywords, values)) return nullptr;
   for (size_t i : {11, 12, 13, 15}) {

@@ -9,7 +9,7 @@ from typing import Any
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.plan.composed import Composed, composed
 from pycutlass.plan.forms import Form
-from pycutlass.plan.readings import about_c, form_of_c, is_number, needs_source
+from pycutlass.plan.readings import about_c, form_of_c, is_usual, needs_source
 from pycutlass.tensor import TensorView
 from pycutlass.types import Element
 
@@ -126,7 +126,7 @@ class Addition:
         """
         is_composed = isinstance(epilogue, Composed)  # of scales, to which all is added
         own = None if is_composed else epilogue
-        if has_bias and not has_c and is_number(beta, 0) and not needs_source(own, beta):
+        if has_bias and not has_c and is_usual(beta, 0) and not needs_source(own, beta):
             beta = 1
         is_given = has_c or has_bias
         if is_given != needs_source(own, beta):

@@ -23,7 +23,7 @@ from pycutlass.epilogue import (
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.types import Element, element
 
-__all__ = ["Composed", "TypedFunction", "composed"]
+__all__ = ["Composed", "TypedFunction", "both_given", "composed"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,14 @@ class TypedFunction:
         return repr(self.function)
 
 
+def both_given(what: str, epilogue: Any) -> ArgumentError:
+    """Return the error of what would be added to an epilogue that says itself what it computes."""
+    return ArgumentError(
+        f"{what} and the epilogue {shown(epilogue)} are given, which says itself what it computes: write it as an "
+        f"epilogue function with all of them, whose tensors go into epilogue_inputs, or give an activation"
+    )
+
+
 def composed(
     epilogue: Any, *, what: str, scales: tuple[tuple[str, Any], ...] = (), reads_c: bool = False, has_bias: bool = False
 ) -> Composed:
@@ -129,10 +137,7 @@ def composed(
     if epilogue is LinearCombination:
         epilogue = None
     if epilogue is not None and not isinstance(epilogue, Activation):
-        raise ArgumentError(
-            f"{what} and the epilogue {shown(epilogue)} are given, which says itself what it computes: write it as an "
-            f"epilogue function with all of them, whose tensors go into epilogue_inputs, or give an activation"
-        )
+        raise both_given(what, epilogue)
     activation = None if epilogue is None else type(epilogue)
     function = _function(activation, tuple(name for name, _ in scales), reads_c, has_bias)
     return Composed(function, scales, epilogue)

@@ -78,8 +78,9 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         padded alike.
     groups : int
         Groups of channels.
-    alpha, beta : number
-        The scalars. A `c` needs a `beta` other than 0.
+    alpha, beta : number, optional
+        The scalars: 1 and 0 if left out, or what an epilogue function has as its defaults. A `c` needs a `beta` other
+        than 0.
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function, with or without its types.
     epilogue_inputs : mapping, optional

@@ -42,7 +42,7 @@ class CallOptions(PlanOptions, total=False):
 
 #: Of options that are left out; of all others None.
 _USUAL: Mapping[str, Any] = MappingProxyType(
-    {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "alpha": 1, "beta": 0, "allow_copy": False}
+    {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "allow_copy": False}
 )
 
 

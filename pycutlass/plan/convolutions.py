@@ -36,8 +36,9 @@ def conv2d(
         padded alike.
     groups : int
         Groups of channels.
-    alpha, beta : number
-        The scalars. A `c` that is no vector needs a `beta` other than 0, which is 1 for a vector if left out.
+    alpha, beta : number, optional
+        The scalars: 1 and 0 if left out, or what an epilogue function has as its defaults. A `c` that is no vector
+        needs a `beta` other than 0, which is 1 for a vector if left out.
     bias : tensor, optional
         A vector of one number for each of K channels, which is added before the activation, beside `c` or alone. Alone
         it is multiplied by `beta`, which is 1 if left out.

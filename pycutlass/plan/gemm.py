@@ -54,8 +54,9 @@ class Gemm(Plan[Candidate, _Size]):
         Of (M, K) and (K, N), or batches of them, of which either may be a single matrix.
     c : tensor or TensorSpec, optional
         What is added, of (M, N); a vector is a bias.
-    alpha, beta : number
-        The scalars. A `c` needs a `beta` other than 0.
+    alpha, beta : number, optional
+        The scalars: 1 and 0 if left out, or what an epilogue function has as its defaults. A `c` needs a `beta` other
+        than 0.
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function, with or without its types.
     epilogue_inputs : mapping, optional
@@ -89,8 +90,8 @@ class Gemm(Plan[Candidate, _Size]):
         b: Any,
         c: Any = None,
         *,
-        alpha: Any = 1,
-        beta: Any = 0,
+        alpha: Any = None,
+        beta: Any = None,
         epilogue: Any = None,
         epilogue_inputs: Mapping[str, Any] | None = None,
         out: Any = None,

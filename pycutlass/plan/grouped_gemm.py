@@ -66,8 +66,9 @@ class GroupedGemm(TunablePlan):
         What is added, as results are given; a list of vectors is a bias.
     offs : optional
         The ends of groups, as for `grouped_matmul`. A TensorSpec says how many there are.
-    alpha, beta : number
-        The scalars. A `cs` needs a `beta` other than 0.
+    alpha, beta : number, optional
+        The scalars: 1 and 0 if left out, or what an epilogue function has as its defaults. A `cs` needs a `beta` other
+        than 0.
     bias : optional
         A vector for all problems, a matrix with a row for each, or a list of vectors, which is added beside `cs` or
         alone, as `grouped_matmul` adds it.
@@ -104,8 +105,8 @@ class GroupedGemm(TunablePlan):
         cs: Any = None,
         *,
         offs: Any = None,
-        alpha: Any = 1,
-        beta: Any = 0,
+        alpha: Any = None,
+        beta: Any = None,
         bias: Any = None,
         epilogue: Any = None,
         epilogue_inputs: Mapping[str, Any] | None = None,

@@ -36,8 +36,8 @@ def grouped_matmul(
     cs: Any = None,
     *,
     offs: Any = None,
-    alpha: Any = 1,
-    beta: Any = 0,
+    alpha: Any = None,
+    beta: Any = None,
     bias: Any = None,
     epilogue: Any = None,
     epilogue_inputs: Mapping[str, Any] | None = None,
@@ -73,8 +73,9 @@ def grouped_matmul(
         empty. Rows or columns behind the last group are zero in a new result, and left as they are in `out`. A tensor
         of torch on a GPU is not read on the host, so nothing waits for it. Ends that it holds which decrease or are
         beyond the matrix are taken as the nearest that do not and are not.
-    alpha, beta : number
-        The scalars. A `cs` of matrices needs a `beta` other than 0, which is 1 for a bias if left out.
+    alpha, beta : number, optional
+        The scalars: 1 and 0 if left out, or what an epilogue function has as its defaults. A `cs` of matrices needs a
+        `beta` other than 0, which is 1 for a bias if left out.
     bias : tensor or list of tensor, optional
         One number for each column, which is added before the activation, beside `cs` or alone: a vector for all
         problems, a matrix with a row for each, or a list of vectors. Alone it is multiplied by `beta`, which is 1 if

@@ -14,7 +14,7 @@ from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, decisive
 from pycutlass.plan.options import KeptPlans, bad_options, check_gradients, check_with_plan, scalars_among
-from pycutlass.plan.readings import element_of, is_number, named_inputs, needs_source
+from pycutlass.plan.readings import element_of, is_usual, named_inputs, needs_source
 from pycutlass.plan.scales import NO_SCALES, Scales
 from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, known, precision_of, products, seen
 from pycutlass.plan.stacks import Product, Result
@@ -34,8 +34,8 @@ def matmul(
     b: Any,
     c: Any = None,
     *,
-    alpha: Any = 1,
-    beta: Any = 0,
+    alpha: Any = None,
+    beta: Any = None,
     bias: Any = None,
     epilogue: Any = None,
     epilogue_inputs: Mapping[str, Any] | None = None,
@@ -59,8 +59,9 @@ def matmul(
         be adjacent in the latter, and there are multiples of 4 of them: `w.T` of weights by rows.
     c : tensor, optional
         What is added, of the shape of the product; a vector is a bias of one number for each column.
-    alpha, beta : number
-        The scalars. A `c` that is no vector needs a `beta` other than 0, which is 1 for a vector if left out.
+    alpha, beta : number, optional
+        The scalars: 1 and 0 if left out, or what an epilogue function has as its defaults. A `c` that is no vector
+        needs a `beta` other than 0, which is 1 for a vector if left out.
     bias : tensor, optional
         A vector of one number for each column, which is added before the activation, beside `c` or alone. Alone it is
         multiplied by `beta`, which is 1 if left out.
@@ -108,7 +109,7 @@ def matmul(
     """
     check_epilogue(epilogue)
     scaled = NO_SCALES if scales is None else Scales.of(scales)
-    alpha = scaled.times(alpha)
+    alpha = scaled.times(alpha, epilogue)
     columns = columns_of(epilogue if plan is None else attribute(attribute(plan, "kind"), "epilogue"))
     flat = as_matrices(a, b, c, out, columns) if scales is None and plan is None and epilogue_inputs is None else None
     if flat is not None:  # a stack of matrices as one, as layers have it
@@ -256,8 +257,8 @@ def _source(c: Any, bias: Any, beta: Any, epilogue: Any, is_one_column: bool) ->
             raise ArgumentError(f"bias must be a vector of one number for each column, got shape {shape}")
     if c is None and not is_one_column:
         c, bias = bias, None
-    is_usual = is_number(beta, 0) and not needs_source(epilogue, beta)
-    if c is not None and is_usual and len(wrap("c", c).shape or ()) == 1:
+    is_left_out = is_usual(beta, 0) and not needs_source(epilogue, beta)
+    if c is not None and is_left_out and len(wrap("c", c).shape or ()) == 1:
         beta = 1
     return c, bias, beta
 

@@ -10,7 +10,7 @@ from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
 from pycutlass.integers import shape_of
-from pycutlass.plan.readings import is_number
+from pycutlass.plan.readings import is_usual
 from pycutlass.tensor import TensorView
 
 __all__ = ["KeptPlans", "bad_options", "check_gradients", "check_with_plan", "scalars_among"]
@@ -97,7 +97,7 @@ def check_with_plan(plan: Any, kind: type, options: Mapping[str, Any], inputs: M
     own = made._scalars.get("beta", 0)
     usual = {"alpha": (1,), "beta": (0, own) if isinstance(own, int | float) else (0,)}
     said = [name for name, value in options.items() if name not in usual and value is not None]
-    said += [name for name, known in usual.items() if not any(is_number(options[name], each) for each in known)]
+    said += [name for name, known in usual.items() if not any(is_usual(options[name], each) for each in known)]
     ports = {port.name for port in made.kind.epilogue.ports}
     said += [f"{name} in epilogue_inputs" for name in inputs if name not in ports]
     if said:

@@ -24,6 +24,7 @@ __all__ = [
     "form_of_c",
     "given_scalars",
     "is_number",
+    "is_usual",
     "named_inputs",
     "needs_source",
     "packed_form",
@@ -113,6 +114,11 @@ def is_number(value: Any, number: float) -> bool:
     return isinstance(value, int | float) and real(value) == number
 
 
+def is_usual(value: Any, number: float) -> bool:
+    """Return whether a scalar was left out, which is None, or is what those that are left out are."""
+    return value is None or is_number(value, number)
+
+
 def named_inputs(given: Any) -> dict[str, Any]:
     """Return the inputs of an epilogue by name; raise ArgumentTypeError for anything but a mapping of names."""
     if given is None:
@@ -131,7 +137,7 @@ def needs_source(epilogue: Any, beta: Any) -> bool:
     reads = getattr(epilogue, "reads_source", None)
     if reads is None and hasattr(epilogue, "graph"):
         return any(each.form == "source" for each in epilogue.graph.inputs)
-    return not is_number(beta, 0) if reads is None else bool(reads)
+    return not is_usual(beta, 0) if reads is None else bool(reads)
 
 
 def about_c(is_given: bool, beta: Any, epilogue: Any, name: str = "c") -> str:
@@ -183,8 +189,11 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
     scalars = {name: value for name, value in given.items() if name in known}
     for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
         if name in known:
-            scalars.setdefault(name, value)
-        elif not is_number(value, usual):
+            if value is not None:
+                scalars.setdefault(name, value)
+            elif not hasattr(epilogue, "graph"):  # a function has defaults of its own
+                scalars.setdefault(name, usual)
+        elif not is_usual(value, usual):
             raise ArgumentError(f"{name}={shown(value)} has no effect: the epilogue {epilogue!r} lacks it")
     return scalars
 

@@ -10,7 +10,7 @@ import numpy as np
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real, shape_of
-from pycutlass.plan.composed import composed
+from pycutlass.plan.composed import both_given, composed
 from pycutlass.plan.forms import as_strided, copied, stacked
 from pycutlass.plan.readings import element_of, place
 from pycutlass.plan.stacks import Product
@@ -65,11 +65,19 @@ class Scales:
                 views[name] = wrap(name, value)
         return cls(factor, (tensors[0], tensors[1]), views)
 
-    def times(self, alpha: Any) -> Any:
-        """Return alpha times the scales that are numbers."""
+    def times(self, alpha: Any, epilogue: Any) -> Any:
+        """Return alpha, None where it was left out, times the scales that are numbers.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            Alpha is in memory, or an epilogue function may do something else with it.
+        """
         if self.factor == 1.0:
             return alpha
-        number = None if shape_of(alpha) else real(alpha)
+        if hasattr(epilogue, "graph"):
+            raise both_given("scales", epilogue)
+        number = 1.0 if alpha is None else None if shape_of(alpha) else real(alpha)
         if number is None:
             raise ArgumentTypeError(f"alpha must be a number where scales are numbers, got {shown(alpha)}")
         return number * self.factor

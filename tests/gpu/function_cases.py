@@ -30,7 +30,9 @@ def laid(tensor: Any, layout: Any) -> Any:
     return tensor.transpose(-1, -2).contiguous().transpose(-1, -2) if turned else tensor.contiguous()
 
 
-def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -> dict[str, Any]:
+def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = (), *, scale: float = 1.0) -> dict[str, Any]:
+    """Return operands, inputs of the epilogue, and outputs without numbers; A and B are multiplied by `scale`."""
+
     def randn(*shape: int, kind: str) -> Any:
         return torch.randn(*batch, *shape, device="cuda", dtype=torch.bfloat16).to(TORCH[kind])
 
@@ -42,6 +44,9 @@ def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -
         "D": torch.full(target, float("nan"), device="cuda", dtype=TORCH[functor.output.short]),
         "C": laid(randn(m, n, kind=C.type.short), C.layout) if functor.reads_source else None,
     }
+    if scale != 1:  # torch multiplies no floats of 8 bits
+        for name in ("A", "B"):
+            given[name] *= scale
     given["D"] = laid(given["D"], operation.D.layout)
     layouts = {port.name: port.beside(operation.D).layout for port in functor.ports}
     for port in functor.inputs:

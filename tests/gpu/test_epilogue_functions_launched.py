@@ -20,9 +20,7 @@ from pycutlass.epilogue import Tensor, gelu, sigmoid, silu, tanh
 def test_stream_k_over_long_sums(name: str, size: tuple[int, int, int]) -> None:
     """Several threadblocks add up a tile, and some of them nothing else; again and again, with barriers to be reset."""
     operation = make("ampere f16, stream-K", FUNCTIONS[name])
-    given = drawn(operation, *size)
-    for each in ("A", "B"):
-        given[each] /= size[2] ** 0.25
+    given = drawn(operation, *size, scale=size[2] ** -0.25)
     arguments = launch(operation, given)
     arguments.sync()
     check(operation, given)
@@ -42,9 +40,7 @@ def test_stream_k_over_long_sums(name: str, size: tuple[int, int, int]) -> None:
 def test_slices_of_k(kernel: str, name: str, size: tuple[int, int, int], slices: int) -> None:
     """Slices take turns to add up a tile: always the same sums, whatever is in the workspace from before."""
     operation = make(kernel, FUNCTIONS[name])
-    given = drawn(operation, *size)
-    for each in ("A", "B"):
-        given[each] /= 2.0 ** round(np.log2(size[2]) / 4)  # a power of two: tf32 keeps every digit
+    given = drawn(operation, *size, scale=2.0 ** -round(np.log2(size[2]) / 4))  # a power: tf32 keeps every digit
     arguments = launch(operation, given, slices=slices)
     arguments.sync()
     check(operation, given)
@@ -103,9 +99,7 @@ def test_behind_parallel_split_k(name: str, size: tuple[int, int, int]) -> None:
     )
     pycutlass.compiler.add_module([gemm, reduction])
     m, n, k = size
-    given = drawn(GemmOperationUniversal(**described | {"epilogue_functor": functor}), m, n, k)
-    for each in ("A", "B"):
-        given[each] /= k**0.25
+    given = drawn(GemmOperationUniversal(**described | {"epilogue_functor": functor}), m, n, k, scale=k**-0.25)
     mode = cutlass.gemm.Mode.GemmSplitKParallel
     sums = pycutlass.GemmArguments(gemm, size, given["A"], given["B"], gemm_mode=mode, split_k_slices=3)
     ports = {port.name: given[port.name] for port in functor.ports}

@@ -23,6 +23,12 @@ KERNELS: dict[str, GemmOperationUniversal] = {
     "16x1, small slices": described(C=of_tma("f16"), cluster=(16, 1), shape=(64, 16, 64)),
     "1x16, by columns": described(C=of_tma("f16", COLUMN), cluster=(1, 16)),
     "4x4, stream-K": described(C=of_tma("f16"), cluster=(4, 4), swizzle=STREAM_K),
+    "4x4, A in registers, slices of 52 lines": described(
+        "u8", "s8", "s32", layouts=(ROW, ROW), C=of_tma("s8"), shape=(64, 208, 256), cluster=(4, 4), schedule=PINGPONG
+    ),
+    "2x1, A in registers, slices of 4 lines": described(
+        "tf32", layouts=(COLUMN, COLUMN), C=of_tma("f16"), shape=(64, 8, 32), cluster=(2, 1), schedule=PINGPONG
+    ),
 }
 
 

@@ -103,6 +103,9 @@ CLASSES: dict[str, GemmOperationUniversal] = {
         "s8", None, "s32", layouts=(COLUMN, COLUMN), C=of_tma("s8"), shape=(64, 48, 256), schedule=PINGPONG
     ),
     "uint8 x int8, B by rows": described("u8", "s8", "s32", layouts=(ROW, ROW), shape=(128, 64, 128), cluster=(2, 1)),
+    "int8 x uint8, A by columns, slices of 20 lines": described(
+        "s8", "u8", "s32", layouts=(COLUMN, COLUMN), C=of_tma("f16"), shape=(128, 80, 128), cluster=(4, 1), stages=3
+    ),
     "bytes, neither along K": described("s8", "u8", "s32", layouts=(COLUMN, ROW), functor=to_int32(), cluster=(2, 2)),
     "bytes of floats, neither along K, pingpong": described(
         "e4m3", layouts=(COLUMN, ROW), C=of_tma("bf16"), stages=3, operation=FAST, schedule=PINGPONG

@@ -126,6 +126,19 @@ def test_a_filter_of_even_size_is_padded_the_same_where_dilation_makes_it_odd() 
 
 
 @pytest.mark.parametrize("taps", [1, 3])
+def test_scalars_that_are_left_out_are_those_of_the_function(taps: int) -> None:
+    @pycutlass.epilogue_function
+    def twice(accum: Any, alpha: Scalar = 2.0) -> Any:
+        return alpha * accum
+
+    w = random(12, 8, taps, taps)
+    product = F.conv2d(X.double(), w.double())
+    for said, factor in (({}, 2), ({"alpha": 1}, 1), ({}, 2)):
+        got = pycutlass.conv2d(X, w, epilogue=twice, **said)
+        torch.testing.assert_close(got.double(), factor * product, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("taps", [1, 3])
 def test_scalars_source_bias_and_activation(taps: int) -> None:
     w, bias = random(12, 8, taps, taps), torch.randn(12)
     product, c = F.conv2d(X.double(), w.double(), padding=taps // 2), random(2, 12, 6, 5)

@@ -150,6 +150,16 @@ def test_without_a_sum_there_is_what_is_added() -> None:
     assert deep[1].any()
 
 
+def test_scalars_that_are_left_out_are_those_of_the_function() -> None:
+    @pycutlass.epilogue_function
+    def twice(accum: Any, alpha: Scalar = 2.0) -> Any:
+        return alpha * accum
+
+    xs, ws = [random((5, 6)), random((3, 6))], [random((6, 4)), random((6, 8))]
+    for said, factor in (({}, 2), ({"alpha": 1}, 1), ({}, 2)):
+        check(pycutlass.grouped_matmul(xs, ws, epilogue=twice, **said), [factor * e for e in products(xs, ws)])
+
+
 def test_scalars_source_and_bias() -> None:
     offs, xs, ws = [2, 2, 9], random((9, 6)), random((3, 6, 4))
     exact = products(parts(xs, offs, 0), ws)

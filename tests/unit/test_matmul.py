@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pycutlass
 from pycutlass import cutlass
-from pycutlass.epilogue import Scalar
+from pycutlass.epilogue import Scalar, Source
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.plan import matmul as module
 from pycutlass.plan.options import KeptPlans
@@ -280,13 +280,42 @@ def test_a_plan_has_its_own_scalars() -> None:
     bias = np.ones(B.shape[1], np.float32)
     adding = pycutlass.Gemm(A, B, bias, beta=0.5)
     np.testing.assert_allclose(pycutlass.matmul(A, B, bias=bias, plan=adding), A @ B + 0.5, rtol=1e-5)
-    for wrong in (np.ones(3), "2", None):
+    for wrong in (np.ones(3), "2"):
         with pytest.raises(PyCutlassError):
             pycutlass.matmul(A, B, plan=plan, alpha=wrong)
     with pytest.raises(ArgumentTypeError, match="epilogue_inputs must be a mapping"):
         pycutlass.matmul(A, B, epilogue=times, epilogue_inputs=[2.0])
     with pytest.raises(ArgumentTypeError, match=r"plan must be a pycutlass\.Gemm"):
         pycutlass.matmul(A, B, plan=3)
+
+
+@pycutlass.epilogue_function
+def twice(accum: Any, c: Source, alpha: Scalar = 2.0, beta: Scalar = 1.0) -> Any:
+    return alpha * accum + beta * c
+
+
+@pycutlass.epilogue_function
+def without_default(accum: Any, alpha: Scalar) -> Any:
+    return alpha * accum
+
+
+def test_scalars_that_are_left_out_are_those_of_the_function() -> None:
+    """Of a call, of one like it, and of one that says 1 and 0, in whatever order they come."""
+    c, product = np.ones((A.shape[0], B.shape[1]), np.float32), A @ B
+    typed = twice(cutlass.float32, 1, cutlass.float32)
+    for _ in range(2):
+        for function in (twice, typed):
+            for source in (c, c[0]):
+                made = pycutlass.matmul(A, B, source, epilogue=function)
+                np.testing.assert_allclose(made, 2 * product + 1, rtol=1e-5)
+            said = pycutlass.matmul(A, B, c, alpha=1, beta=0, epilogue=function)
+            np.testing.assert_allclose(said, product, rtol=1e-5)
+        with pytest.raises(ArgumentError, match="takes the scalars alpha; alpha is missing"):
+            pycutlass.matmul(A, B, epilogue=without_default)
+        np.testing.assert_allclose(pycutlass.matmul(A, B, alpha=3, epilogue=without_default), 3 * product, rtol=1e-5)
+    plan = pycutlass.Gemm(A, B, c, epilogue=twice)
+    np.testing.assert_allclose(plan(A, B, c), 2 * product + 1, rtol=1e-5)
+    assert plan.check() <= 1
 
 
 def test_a_copy_of_a_batch_of_one() -> None:

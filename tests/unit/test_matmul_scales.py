@@ -10,7 +10,7 @@ from products import K, M, N, close, integers, positive, product, random
 
 import pycutlass
 from pycutlass import cutlass
-from pycutlass.epilogue import Source
+from pycutlass.epilogue import Scalar, Source, exp, where
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 
 A, B = random(M, K), random(K, N)
@@ -179,9 +179,22 @@ def test_alpha_is_any_number_beside_scales_that_are_numbers(alpha: Any) -> None:
     close(pycutlass.matmul(a, b, alpha=alpha, scales=(3, 0.5)), float(alpha) * 1.5 * product(a, b))
 
 
+def test_scales_are_no_scalar_of_a_function() -> None:
+    """Whose alpha may be anything, such as the slope of an activation."""
+
+    @pycutlass.epilogue_function
+    def elu(accum: Any, alpha: Scalar = 1.0) -> Any:
+        return where(accum > 0, accum, alpha * (exp(accum) - 1))
+
+    a, b = random(M, K), random(K, N)
+    with pytest.raises(ArgumentError, match=r"scales and the epilogue .* says itself what it computes"):
+        pycutlass.matmul(a, b, scales=(3.0, 1.0), epilogue=elu)
+    pycutlass.matmul(a, b, scales=(1.0, 1.0), epilogue=elu)
+
+
 def test_alpha_that_is_no_number_beside_scales() -> None:
     a, b = random(M, K), random(K, N)
-    for alpha in ("2", None, 2j, np.ones(2)):
+    for alpha in ("2", 2j, np.ones(2)):
         with pytest.raises(ArgumentTypeError, match="alpha must be a number"):
             pycutlass.matmul(a, b, alpha=alpha, scales=(3, 0.5))
     with pytest.raises(ArgumentError, match="beyond float64"):

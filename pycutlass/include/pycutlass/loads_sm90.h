@@ -18,7 +18,8 @@ struct LoadsA<cutlass::gemm::MainloopSm90TmaGmmaRmemAWarpSpecialized<kStages, Cl
 
 /// CUTLASS's mainloop, whose producer takes one box after the other. TMA has boxes of 32 bytes of tf32 that does not
 /// lie along K, so that a tile has many of them, and their addresses do not fit in the registers of a producer, of
-/// which CUTLASS unrolls all (cutlass/gemm/collective/sm90_mma_tma_gmma_rs_warpspecialized.hpp).
+/// which CUTLASS unrolls all (cutlass/gemm/collective/sm90_mma_tma_gmma_rs_warpspecialized.hpp). And CUTLASS swizzles the
+/// addresses that TMA writes to, which TMA does itself: wrong where a multicast slice is no multiple of 8 lines.
 template <typename Collective>
 struct InBoxes : Collective {
   using typename Collective::MainloopPipeline;
@@ -59,7 +60,7 @@ struct InBoxes : Collective {
  private:
   template <typename Array, typename Layout>
   CUTLASS_DEVICE static auto in_shared(Array& array, Layout layout) {
-    return cute::as_position_independent_swizzle_tensor(cute::make_tensor(cute::make_smem_ptr(array.data()), layout));
+    return cute::make_tensor(cute::make_smem_ptr(array.data()), layout);
   }
 
   /// Copies what a threadblock loads of a tile, whose only mode is that of (elements of a box, boxes).
