@@ -26,6 +26,7 @@ __all__ = ["DeviceTimer", "Timing"]
 
 _LEAST_FLUSHED_BYTES = 1 << 28  # what triton.testing.do_bench zeroes
 _MOST_CALLS = 200  # between two events: the driver's queue holds about a thousand launches
+_QUEUED_AT_ONCE = 32  # batches: with hundreds of slow works the driver's queue is full before the first has ended
 _PATIENCE = 2.0  # seconds in which the host queues a batch; then the stream goes on by itself
 
 Work = Callable[[], object]
@@ -181,10 +182,11 @@ class DeviceTimer:
         for number, order in enumerate(_orders(contestants)):
             if number >= self.least_rounds and time.perf_counter() - started >= self.seconds:
                 return
-            marks = [(each, each.run(stream, flush)) for each in order]
-            stream.synchronize()
-            for each, batch in marks:
-                each.times.append(batch.microseconds())
+            for first in range(0, len(order), _QUEUED_AT_ONCE):
+                marks = [(each, each.run(stream, flush)) for each in order[first : first + _QUEUED_AT_ONCE]]
+                stream.synchronize()
+                for each, batch in marks:
+                    each.times.append(batch.microseconds())
 
     def _stream(self) -> _core.Stream:
         """Return the stream that is measured now."""
