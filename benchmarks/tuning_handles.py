@@ -46,6 +46,7 @@ class _Held:
     @classmethod
     def now(cls, loaded: int | None = None) -> _Held:
         """Look, once no more than so many kernels are loaded."""
+        Memory.now()  # makes a context where there is none, which has files of its own
         gc.collect()
         end = time.monotonic() + 30
         while (deferred_release._keeper.attempts or _more_than(loaded)) and time.monotonic() < end:
