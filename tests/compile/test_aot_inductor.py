@@ -46,11 +46,11 @@ for rows in (3, 7):
     a, b = torch.randn(rows, 4), torch.randn(rows, 4)
     torch.testing.assert_close(model(a, b), (0.5 * (2 * a + b)).relu() + 1)
 try:
-    model(torch.ones(9, 4), torch.ones(9, 4))
+    made = model(torch.ones(9, 4), torch.ones(9, 4))
 except RuntimeError:
     pass  # torch prints what the library says, "M is 9, and the plan takes 8 at most"
-else:
-    raise AssertionError("the library is for 8 rows at most, and 9 were taken")
+else:  # torch before 2.13 does no more than that
+    assert tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13) and made.isnan().all(), made
 assert not [name for name in sys.modules if name.partition(".")[0] == "pycutlass"]
 """
 

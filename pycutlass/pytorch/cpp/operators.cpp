@@ -12,6 +12,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -180,9 +181,9 @@ void use_context_of(int32_t device) {
 }
 #endif
 
-/// Runs a plan on the current stream.
-void run(std::string path, std::string name, std::vector<Tensor> read, std::vector<Tensor> written,
-         std::vector<double> scalars) {
+/// Runs a plan on the current stream, or raises.
+void run_plan(std::string const& path, std::string const& name, std::vector<Tensor> const& read,
+              std::vector<Tensor> const& written, std::vector<double> const& scalars) {
   pycutlass_library const* library = library_of(path);
   int32_t number = plan_of(library, path, name);
   pycutlass_plan_info const& plan = library->plans[number];
@@ -212,6 +213,27 @@ void run(std::string path, std::string name, std::vector<Tensor> read, std::vect
     launch.workspace = workspace.data_ptr();
   }
   check(library, library->run(number, &launch), path);
+}
+
+bool is_float(ScalarType type) {
+  return type == ScalarType::Double || type == ScalarType::Float || type == ScalarType::Half ||
+         type == ScalarType::BFloat16 || type == ScalarType::Float8_e4m3fn || type == ScalarType::Float8_e5m2;
+}
+
+/// Runs a plan on the current stream. In a package of AOTInductor, torch before 2.13 prints what an operator raises and
+/// goes on with what is in memory: there all floats that were to be written are NaN.
+void run(std::string path, std::string name, std::vector<Tensor> read, std::vector<Tensor> written,
+         std::vector<double> scalars) {
+  constexpr uint64_t kRaises = ((0ULL + 2) << 56) | ((0ULL + 13) << 48);
+  try {
+    run_plan(path, name, read, written, scalars);
+  } catch (...) {
+    for (auto const& tensor : written) {
+      if (aoti_torch_abi_version() >= kRaises || !is_float(tensor.scalar_type())) continue;
+      torch::stable::fill_(tensor, std::numeric_limits<double>::quiet_NaN());
+    }
+    throw;
+  }
 }
 
 /// Loads the kernels of a plan for the current GPU, which a launch does otherwise, and a graph's capture cannot.
