@@ -188,7 +188,7 @@ class Emulator:
 
     def prepare(self) -> None:
         """Compile what all kernels share, for emulators to come."""
-        assert self._threads and self._headers
+        assert self._threads and self._headers and self._headers_sm90
 
     @functools.cached_property
     def _threads(self) -> Path:
@@ -200,16 +200,23 @@ class Emulator:
     @functools.cached_property
     def _headers(self) -> str:
         """What a program begins with: what kernels include takes longer than the rest, and is compiled once."""
-        directory = self._common / "headers"
-        header = directory / "kernels.h"
-        if header.exists():
-            return _include(self._common / header.name)
-        directory.mkdir()
         kernels = ("gemm_universal", "gemm_visitor", "function_ampere", "conv2d_visitor", "reduction_function")
-        kernels += ("gemm_grouped", "gemv")
-        names = [f"pycutlass/{name}.h" for name in kernels]
+        return self._compiled_once("kernels.h", *kernels, "gemm_grouped", "gemv")
+
+    @functools.cached_property
+    def _headers_sm90(self) -> str:
+        """The same of Hopper-native kernels."""
+        more = "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED\n"  # as kernels of such tiles have it
+        return self._compiled_once("kernels_sm90.h", "gemm_sm90", "gemm_grouped_sm90", "function_sm90", begin=more)
+
+    def _compiled_once(self, name: str, *headers: str, begin: str = "") -> str:
+        header = self._common / "headers" / name
+        if header.exists():
+            return _include(self._common / name)
+        header.parent.mkdir(exist_ok=True)
+        names = [*(f"pycutlass/{each}.h" for each in headers)]
         names += ["algorithm", "array", "memory", "random", "tuple", "vector"]
-        header.write_text("".join(f"#include <{name}>\n" for name in names))
+        header.write_text(begin + "".join(f"#include <{each}>\n" for each in names))
         return self.precompile(header)
 
     def precompile(self, header: Path, *flags: str) -> str:
@@ -337,8 +344,8 @@ class Emulator:
         macros += f"#define EMULATED_EXTRA {int('struct ExtraEpilogue ' in text)}\n"
         macros += f"#define EMULATED_RELU {int('ReLu' in text)}\n"
         macros += f"#define EMULATED_GROUP {int(isinstance(operation, GemmOperationGrouped))}\n{further}"
-        headers = "" if operation.is_sm90 else self._headers
-        program = self.build(f'{headers}{text}{macros}#include "{HERE / header}"\n', *flags)
+        begin = "" if flags else self._headers_sm90 if operation.is_sm90 else self._headers  # flags change headers
+        program = self.build(f'{begin}{text}{macros}#include "{HERE / header}"\n', *flags)
         words = [str(number) for problem in problems for number in problem]
         ended = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=600)
         return ended.returncode == 0, ended.stdout + ended.stderr
