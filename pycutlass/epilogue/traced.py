@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ from pycutlass.epilogue.graph import Graph, Input, Value
 from pycutlass.epilogue.nodes import NODES, Node
 from pycutlass.epilogue.places import where_called
 from pycutlass.errors import ArgumentError, DescriptionError
-from pycutlass.integers import real
+from pycutlass.integers import attribute, real, shape_of
 
 __all__ = ["Reduced", "Trace", "Traced", "applied", "is_traced"]
 
@@ -180,6 +181,24 @@ def _named(name: str, *operands: Any) -> Traced:
     return applied(NODES[name], *operands)
 
 
+def _floor_divided(x: Any, y: Any) -> Traced:
+    """Return the floor of x / y, as NumPy's floor_divide has it: right beside the remainder of both.
+
+    The floor of the rounded quotient would not be: 1 / 0.1 is rounded to 10, and 1 % 0.1 is almost 0.1. Less its part
+    behind the point, which the remainder is exact for, the quotient is an integer up to rounding.
+    """
+    trace = next(each._trace for each in (x, y) if isinstance(each, Traced))
+    divisor = _traced(trace, NODES["divide"], y)
+    known, quotient = divisor._known, applied(NODES["divide"], x, divisor)
+    if known == 0:
+        return quotient
+    rest = applied(NODES["remainder"], x, divisor)
+    floor = applied(NODES["round"], quotient - rest / divisor)
+    if known is None or math.isinf(known):  # the remainder of two signs is infinite then, and the quotient is below 0
+        floor = applied(NODES["where"], abs(rest) == math.inf, -1.0, floor)
+    return floor if known is not None else applied(NODES["where"], divisor == 0.0, quotient, floor)
+
+
 def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
     """Return an operand as a value of `trace`."""
     if isinstance(operand, Traced):
@@ -195,20 +214,25 @@ def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
             f"only be returned"
         )
     try:
-        number = None if isinstance(operand, bool | np.bool_) else real(operand)
+        number = None if isinstance(operand, bool) or _is_boolean(operand) else real(operand)
     except ArgumentError as error:
         raise DescriptionError(f"{where_called()}{node.name} is given a number that is too large: {error}") from error
     if number is None or np.ndim(operand):
-        shape = getattr(operand, "shape", None)
-        if shape is None:
+        shape = shape_of(operand)
+        if not shape:
             what, remedy = shown(operand), "what is known when a kernel runs is a parameter, as in x: Scalar"
         else:
-            what = f"a {type(operand).__name__} of shape {tuple(shape)}"
+            what = f"a {type(operand).__name__} of shape {shape}"
             remedy = "make a tensor a parameter, as in def f(accum, x: Tensor), or x: Row or x: Column for a vector"
         raise DescriptionError(
             f"{where_called()}{node.name} takes values of the function and real numbers, and is given {what}: {remedy}"
         )
     return trace.constant(number)
+
+
+def _is_boolean(operand: Any) -> bool:
+    """Return whether what may be a scalar or an array of any library is of truth values."""
+    return str(attribute(operand, "dtype")).rpartition(".")[2] == "bool"
 
 
 class Reduced:
@@ -249,6 +273,12 @@ class Traced:
     def __init__(self, trace: Trace, number: int) -> None:
         self._trace, self._number = trace, number
 
+    @property
+    def _known(self) -> float | None:
+        """The number that it is, where it is a constant."""
+        value = self._trace.values[self._number]
+        return float.fromhex(value.data[0]) if value.node == "constant" else None
+
     def __repr__(self) -> str:
         value = self._trace.values[self._number]
         return f"<{value.data[0] if value.node == 'input' else value.node} of an epilogue function>"
@@ -278,10 +308,10 @@ class Traced:
         return applied(NODES["divide"], other, self)
 
     def __floordiv__(self, other: Any) -> Traced:
-        return applied(NODES["floor"], self / other)
+        return _floor_divided(self, other)
 
     def __rfloordiv__(self, other: Any) -> Traced:
-        return applied(NODES["floor"], other / self)
+        return _floor_divided(other, self)
 
     def __mod__(self, other: Any) -> Traced:
         return applied(NODES["remainder"], self, other)
@@ -291,7 +321,7 @@ class Traced:
 
     def __pow__(self, other: Any) -> Traced:
         exponent = _traced(self._trace, NODES["power"], other)
-        if self._trace.values[exponent._number] == Value("constant", (), ((2.0).hex(),)):
+        if exponent._known == 2.0:
             return self * self  # exactly, as NumPy has it
         return applied(NODES["power"], self, exponent)
 
@@ -366,6 +396,8 @@ class Traced:
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
         if ufunc is np.power and method == "__call__" and isinstance(operands[0], Traced) and not options:
             return operands[0] ** operands[1]
+        if ufunc is np.floor_divide and method == "__call__" and not options:
+            return _floor_divided(*operands)
         return libraries.numpy_ufunc(_named, self._refuse, ufunc, method, operands, options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
@@ -374,6 +406,8 @@ class Traced:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
         traced = next(each for each in (*args, *(options or {}).values()) if isinstance(each, Traced))
+        if getattr(function, "__name__", "") == "floor_divide" and len(args) == 2 and not options:
+            return _floor_divided(*args)
         return libraries.torch_function(_named, traced._refuse, function, args, options or {})
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
