@@ -178,8 +178,9 @@ class leaky_relu(Activation):
 
     @staticmethod
     def numpy(x: Any, leaky_alpha: float = 0.2) -> Array:
-        """Return x where x > 0, else leaky_alpha * x."""
+        """Return x where x > 0, else leaky_alpha * x; of integers in float64."""
         x = np.asarray(x)
+        x = x.astype(np.float64) if x.dtype.kind in "iub" else x
         return np.asarray(np.where(x > 0, x, x * np.asarray(leaky_alpha, x.dtype)))
 
 

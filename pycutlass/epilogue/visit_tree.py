@@ -16,7 +16,6 @@ from pycutlass.calls import public, shown, unknown_keywords
 from pycutlass.epilogue.function import EpilogueFunction
 from pycutlass.epilogue.function_epilogue import FunctionEpilogue
 from pycutlass.epilogue.functions import sum as sum_of
-from pycutlass.epilogue.graph import reduced_tiles
 from pycutlass.epilogue.pairs import check_gated
 from pycutlass.epilogue.parameters import parameters, traced
 from pycutlass.epilogue.protocol import Epilogue
@@ -50,7 +49,7 @@ def reduction_op(tensor: Any, direction: str, math: str, factor: int) -> Any:
     Returns
     -------
     value of a tree, or array
-        An array is flat, of batch * tiles * M or N sums.
+        An array is flat, of batch * tiles * M or N sums, which are made as `pycutlass.epilogue.sum` makes them.
 
     Raises
     ------
@@ -75,7 +74,7 @@ def reduction_op(tensor: Any, direction: str, math: str, factor: int) -> Any:
     if isinstance(tensor, Traced | Reduced):
         return sum_of(tensor, axis=axis, tile=extent)
     try:
-        return reduced_tiles("sum", np.asarray(tensor), axis - 2, extent).reshape(-1)
+        return sum_of(np.asarray(tensor), axis=axis, tile=extent).reshape(-1)
     except Exception as error:  # of NumPy, or of whoever made the tensor
         raise ArgumentTypeError(
             f"tensor must be a value of a tree, or an array of numbers of shape (batch, M, N); got {shown(tensor)}"
