@@ -18,10 +18,16 @@ from pycutlass.epilogue.places import where_called
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.integers import attribute, real, shape_of
 
-__all__ = ["Reduced", "Trace", "Traced", "applied", "is_traced"]
+__all__ = ["Reduced", "Trace", "Traced", "applied", "check_known", "is_traced"]
 
 #: What conditions are combined with, as it is written.
 _SIGNS = {"logical_and": "&", "logical_or": "|", "logical_not": "~"}
+
+#: How activations are written that others give options.
+_WRITTEN = {
+    "gelu": 'write gelu(x), or gelu_tanh(x), which is approximate="tanh"',
+    "leaky_relu": "write leaky_relu(x, 0.01), with one slope, which is 0.2 where it is left out",
+}
 
 
 class Trace:
@@ -132,6 +138,17 @@ def _called(value: Value) -> str:
 def is_traced(value: Any) -> bool:
     """Return whether a value is of a function that is being traced."""
     return isinstance(value, Traced)
+
+
+def check_known(function: str, **given: Any) -> None:
+    """Raise DescriptionError where a function is given a value by a name of what must be known while it is traced."""
+    for name, value in given.items():
+        if isinstance(value, Traced | Reduced):
+            raise DescriptionError(
+                f"{where_called()}{function} is given a value of the function as {name}: {name} is part of the kernel, "
+                f"an integer that is known when the function is traced, so it comes from around the function and is no "
+                f"parameter"
+            )
 
 
 def applied(node: Node, *operands: Any) -> Traced:
@@ -257,6 +274,7 @@ class Reduced:
     __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __iter__ = __len__ = __contains__ = _refuse
     __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = __pos__ = __invert__ = _refuse
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __round__ = __int__ = __index__ = __array__ = _refuse
+    activated = _refuse
     # Python's own would compare objects, and the function would silently go one way.
     __eq__ = __ne__ = _refuse
     __hash__ = object.__hash__
@@ -363,11 +381,12 @@ class Traced:
     def activated(self, kind: Any, *extra: Any, **named: Any) -> Traced:
         """Return an activation of the value: what ``gelu(x)`` and ``gelu.numpy(x)`` are in an epilogue function."""
         name = kind.__name__
-        if name == "leaky_relu":
-            (slope,) = extra or (named.pop("leaky_alpha", kind.extra[0][1]),)
-            extra = ()
+        if name == "leaky_relu" and len(extra) + ("leaky_alpha" in named) <= 1:
+            slope, extra = named.pop("leaky_alpha", (*extra, kind.extra[0][1])[0]), ()
         if extra or named:
-            self._refuse(f"given to {name} with {', '.join(map(shown, (*extra, *named)))}", f"write {name}(x)")
+            given = ", ".join((*map(shown, extra), *(f"{each}={shown(value)}" for each, value in named.items())))
+            written = _WRITTEN.get(name, f"write {name}(x)")
+            self._refuse(f"given to {name} with {given}", written)
         if name == "identity":
             return self
         if name == "relu":
@@ -387,6 +406,11 @@ class Traced:
 
     def __ror__(self, other: Any) -> Traced:
         return applied(NODES["logical_or"], other, self)
+
+    def __xor__(self, other: Any) -> NoReturn:
+        self._refuse("combined by ^", "where one of two conditions holds, and not both, is (a | b) & ~(a & b)")
+
+    __rxor__ = __xor__
 
     def __invert__(self) -> Traced:
         return applied(NODES["logical_not"], self)
