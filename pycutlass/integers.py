@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Mapping, Set
 from typing import Any
@@ -85,12 +86,14 @@ def shape_of(tensor: Any) -> tuple[int, ...] | None:
 
 
 def real(value: Any) -> float | None:
-    """Return `value` as a float where it is a real number of any library, else None: text and complex numbers are none.
+    """Return `value` as a float where it is a real number of any library, else None.
+
+    Text, dates, durations and complex numbers are no real numbers, though NumPy makes floats of them.
 
     Raises
     ------
     ArgumentError
-        It is beyond float64.
+        It is beyond float64, and no infinity.
     ArgumentTypeError
         Its own ``__float__`` raised something unexpected.
     """
@@ -98,10 +101,15 @@ def real(value: Any) -> float | None:
         return value
     if attribute(value, "__float__") is None or isinstance(value, np.ma.MaskedArray):
         return None if (number := as_int(value)) is None else float(number)
-    if isinstance(value, complex) or attribute(attribute(value, "dtype"), "kind") == "c":
-        return None  # NumPy would warn, and leave the imaginary part out
+    dtype = attribute(value, "dtype")
+    is_complex = isinstance(value, complex) or attribute(dtype, "is_complex") is True
+    if is_complex or isinstance(value, str | bytes) or attribute(dtype, "kind") in ("c", "m", "M", "U", "S"):
+        return None  # NumPy would warn, and leave the imaginary part out, or the unit
     try:
-        return float(value.detach() if attribute(value, "requires_grad") is True else value)
+        found = float(value.detach() if attribute(value, "requires_grad") is True else value)
+        if math.isinf(found) and bool(value != found):  # of a type with a larger exponent
+            raise OverflowError
+        return found
     except (TypeError, ValueError):
         return None
     except OverflowError:

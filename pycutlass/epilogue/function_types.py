@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core
+from pycutlass.calls import counted
 from pycutlass.epilogue.graph import Graph
 from pycutlass.epilogue.protocol import Port
 from pycutlass.errors import DescriptionError
@@ -16,6 +17,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.types import ELEMENTS, Element
 
 __all__ = [
+    "check_bytes",
     "check_constants",
     "check_indices",
     "check_names",
@@ -29,6 +31,8 @@ _COMPUTE = ("f16", "bf16", "f32", "f64")
 _STORED = ("f16", "bf16", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2")
 #: Bytes that a call record has for a name, without the last (include/pycutlass/abi.h).
 _LONGEST_NAME = 23
+#: Bytes that the parameters of a kernel have at most, and of them a scalar and a tensor (include/pycutlass/epilogue.h).
+_MOST_BYTES, _SCALAR_BYTES, _PORT_BYTES = 32764, 16, 24
 
 
 def check_types(name: str, output: Element, compute: Element) -> None:
@@ -93,12 +97,9 @@ def check_names(name: str, graph: Graph) -> None:
 
 def check_constants(name: str, graph: Graph, compute: Element) -> None:
     """Raise DescriptionError where a number of the function is beyond the type that it is computed in."""
-    numbers = {f"{float.fromhex(each.data[0]):g}": each.data[0] for each in graph.values if each.node == "constant"}
-    numbers |= {
-        f"{each.name}={each.default:g}": each.default.hex() for each in graph.inputs if each.default is not None
-    }
-    for called, digits in numbers.items():
-        number = float.fromhex(digits)
+    numbers = [("", float.fromhex(each.data[0])) for each in graph.values if each.node == "constant"]
+    numbers += [(f"{each.name}=", each.default) for each in graph.inputs if each.default is not None]
+    for called, number in numbers:
         with np.errstate(over="ignore"):
             single = np.asarray(number, np.float32)
             kept = number if compute.short == "f64" else float(compute.round(single))
@@ -107,8 +108,24 @@ def check_constants(name: str, graph: Graph, compute: Element) -> None:
             if math.isfinite(single):
                 wider = "element_epilogue=cutlass.float32"
             raise DescriptionError(
-                f"{name} has the number {called}, which is beyond {compute}: use a smaller one, or {wider}"
+                f"{name} has the number {called}{_digits(number)}, which is beyond {compute}: use a smaller one, or "
+                f"{wider}"
             )
+
+
+def check_bytes(name: str, scalars: int, tensors: int) -> None:
+    """Raise DescriptionError where what a launch is given is beyond what a kernel's parameters can be."""
+    size = _SCALAR_BYTES * scalars + _PORT_BYTES * tensors
+    if size > _MOST_BYTES:
+        raise DescriptionError(
+            f"{name} has {counted(scalars, 'scalar')} and {counted(tensors, 'tensor')}, {size:,} bytes of a launch, "
+            f"and parameters of a kernel have at most {_MOST_BYTES:,}: put numbers together in a Row, Column or Tensor"
+        )
+
+
+def _digits(number: float) -> str:
+    """Return a number as briefly as it can be written without another one being meant."""
+    return brief if float(brief := f"{number:g}") == number else repr(number)
 
 
 def check_pairs(name: str, graph: Graph, length: int) -> None:

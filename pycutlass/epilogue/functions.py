@@ -1,7 +1,8 @@
 """Functions that an epilogue function calls, beside operators and activations. They compute on arrays, too.
 
 They are found in `pycutlass.epilogue` and are in no ``import *``, since `abs`, `round`, `sum`, `min` and `max` are
-names of Python's own.
+names of Python's own. Arrays of integers are computed as float64, since integers would wrap, and all others in their
+type. Reductions of arrays are computed in float64; results are float32 of float32 and narrower floats, else float64.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.pairs import pairs
 from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.top_k import top_k
-from pycutlass.epilogue.traced import Reduced, Traced, applied
+from pycutlass.epilogue.traced import Reduced, Traced, applied, check_known
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.integers import as_int
 from pycutlass.types import ELEMENT_OF_TAG, element
@@ -53,18 +54,29 @@ __all__ = [
 _CAST = ("f16", "bf16", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2")
 
 
+#: What `minimum` and `maximum` are.
+_OF_TWO = {"min": "lesser", "max": "greater"}
+
+
 def _node(name: str, *operands: Any) -> Any:
     """Return a node applied to values of a function, or to arrays."""
     if any(isinstance(each, Traced | Reduced) for each in operands):
         if not any(isinstance(each, Traced) for each in operands):
             next(each for each in operands if isinstance(each, Reduced))._refuse()
         return applied(NODES[name], *operands)
-    return NODES[name].numpy(*(_array(name, each) for each in operands))
+    arrays = [_array(name, each) for each in operands]
+    kinds = zip(NODES[name].takes, arrays, strict=True)
+    return NODES[name].numpy(*(_in_fractions(each) if kind == "n" else each for kind, each in kinds))
 
 
 def _array(function: str, given: Any) -> Any:
     """Return what a function is given as an array of numbers."""
     return numbers(f"what {function} is given", given, widens=False)
+
+
+def _in_fractions(array: Any) -> Any:
+    """Return an array of numbers as functions compute with it: integers would wrap, and become float64."""
+    return array.astype(np.float64) if array.dtype.kind in "iub" else array
 
 
 @public
@@ -209,6 +221,12 @@ def cast(x: Any, kind: Any) -> Any:
 
 
 def _reduce(name: str, x: Any, axis: Any, tile: Any = None) -> Any:
+    if isinstance(axis, Traced | Reduced) and name in ("max", "min"):
+        raise DescriptionError(
+            f"{where_called()}{name} reduces one value along an axis, and is given two: the {_OF_TWO[name]} of two is "
+            f"pycutlass.epilogue.{name}imum(x, y)"
+        )
+    check_known(name, axis=axis, tile=tile)
     number = None if axis is None else as_int(axis)
     if axis is not None and number not in (0, 1, -1, -2):
         raise DescriptionError(
@@ -241,9 +259,14 @@ def _reduced_array(name: str, x: Any, axis: int | None, tile: int | None) -> Any
         raise ArgumentError(f"{name} takes a matrix, of shape (..., M, N); got {got}")
     if not x.size:
         raise ArgumentError(f"{name} takes an array with elements, and one of shape {x.shape} has none: leave it out")
+    wide = x.astype(np.float64)
     if tile is not None and axis is not None:
-        return reduced_tiles(name, x, axis - 2, tile)
-    return REDUCTIONS[name].numpy(x, (-2, -1) if axis is None else axis - 2)
+        made = reduced_tiles(name, wide, axis - 2, tile)
+    else:
+        made = np.asarray(REDUCTIONS[name].numpy(wide, (-2, -1) if axis is None else axis - 2))
+    narrow = x.dtype.kind not in "iub" and x.dtype.itemsize <= np.dtype(np.float32).itemsize
+    with np.errstate(over="ignore"):
+        return made.astype(np.float32) if narrow else made
 
 
 @public
@@ -252,6 +275,9 @@ def sum(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
 
     With `tile`, which must be the columns (axis=1) or rows (axis=0) of the kernel's tile, each tile has a sum of its
     own: those of the first tile come first, so that (..., M, N) comes to (..., tiles * M), or (..., tiles * N).
+
+    Arrays are summed up in float64. Sums are float32 of float32 and narrower floats, as in kernels, and float64
+    of float64 and of integers; so are the results of all reductions.
     """
     return _reduce("sum", x, axis, tile)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -50,7 +50,7 @@ class Input:
         ``"accumulator"``, ``"source"`` (C), ``"matrix"``, ``"row"``, ``"column"``, ``"number"`` (one for each
         matrix of a batch) or ``"scalar"``.
     default : float, optional
-        Of a scalar, where it has one.
+        Of a scalar, where it has one. Zeros of two signs are two defaults.
     kind : str, optional
         Short name of the element type that the function itself names for a tensor.
     halved : bool
@@ -59,9 +59,14 @@ class Input:
 
     name: str
     form: str
-    default: float | None = None
+    default: float | None = field(default=None, compare=False)
     kind: str | None = None
     halved: bool = False
+    #: The default as it is compared: as floats, zeros of two signs would be equal.
+    digits: str | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digits", None if self.default is None else float(self.default).hex())
 
     @property
     def axes(self) -> frozenset[str]:

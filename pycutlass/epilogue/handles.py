@@ -102,9 +102,8 @@ def read_handle(text: str) -> tuple[EpilogueFunction, dict[str, str]]:
 
 
 def _written(given: Input) -> list[Any]:
-    """Return a parameter as it is written. Zeros are equal, so that functions are which differ in the sign of one."""
-    digits = None if given.default is None else (given.default + 0.0).hex()
-    return [given.name, given.form, digits, given.kind, given.halved]
+    """Return a parameter as it is written."""
+    return [given.name, given.form, given.digits, given.kind, given.halved]
 
 
 def _graph(given: Any) -> tuple[Graph, dict[str, str]]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pycutlass import calls
+from pycutlass import calls, integers
 
 __all__ = ["names_here", "where_called", "where_raised"]
 
-_HERE = (str(Path(__file__).parent), calls.__file__)
+_HERE = (str(Path(__file__).parent), calls.__file__, integers.__file__)
 #: Libraries whose functions trace: their own frames are between the user's line and ours.
 _BETWEEN = ("numpy", "torch")
 

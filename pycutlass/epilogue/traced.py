@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -15,12 +16,18 @@ from pycutlass.epilogue.graph import Graph, Input, Value
 from pycutlass.epilogue.nodes import NODES, Node
 from pycutlass.epilogue.places import where_called
 from pycutlass.errors import ArgumentError, DescriptionError
-from pycutlass.integers import real
+from pycutlass.integers import attribute, real, shape_of
 
-__all__ = ["Reduced", "Trace", "Traced", "applied", "is_traced"]
+__all__ = ["Reduced", "Trace", "Traced", "applied", "check_known", "is_traced"]
 
 #: What conditions are combined with, as it is written.
 _SIGNS = {"logical_and": "&", "logical_or": "|", "logical_not": "~"}
+
+#: How activations are written that others give options.
+_WRITTEN = {
+    "gelu": 'write gelu(x), or gelu_tanh(x), which is approximate="tanh"',
+    "leaky_relu": "write leaky_relu(x, 0.01), with one slope, which is 0.2 where it is left out",
+}
 
 
 class Trace:
@@ -133,6 +140,17 @@ def is_traced(value: Any) -> bool:
     return isinstance(value, Traced)
 
 
+def check_known(function: str, **given: Any) -> None:
+    """Raise DescriptionError where a function is given a value by a name of what must be known while it is traced."""
+    for name, value in given.items():
+        if isinstance(value, Traced | Reduced):
+            raise DescriptionError(
+                f"{where_called()}{function} is given a value of the function as {name}: {name} is part of the kernel, "
+                f"an integer that is known when the function is traced, so it comes from around the function and is no "
+                f"parameter"
+            )
+
+
 def applied(node: Node, *operands: Any) -> Traced:
     """Return a node of the table applied to traced values and numbers.
 
@@ -180,6 +198,24 @@ def _named(name: str, *operands: Any) -> Traced:
     return applied(NODES[name], *operands)
 
 
+def _floor_divided(x: Any, y: Any) -> Traced:
+    """Return the floor of x / y, as NumPy's floor_divide has it: right beside the remainder of both.
+
+    The floor of the rounded quotient would not be: 1 / 0.1 is rounded to 10, and 1 % 0.1 is almost 0.1. Less its part
+    behind the point, which the remainder is exact for, the quotient is an integer up to rounding.
+    """
+    trace = next(each._trace for each in (x, y) if isinstance(each, Traced))
+    divisor = _traced(trace, NODES["divide"], y)
+    known, quotient = divisor._known, applied(NODES["divide"], x, divisor)
+    if known == 0:
+        return quotient
+    rest = applied(NODES["remainder"], x, divisor)
+    floor = applied(NODES["round"], quotient - rest / divisor)
+    if known is None or math.isinf(known):  # the remainder of two signs is infinite then, and the quotient is below 0
+        floor = applied(NODES["where"], abs(rest) == math.inf, -1.0, floor)
+    return floor if known is not None else applied(NODES["where"], divisor == 0.0, quotient, floor)
+
+
 def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
     """Return an operand as a value of `trace`."""
     if isinstance(operand, Traced):
@@ -195,20 +231,25 @@ def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
             f"only be returned"
         )
     try:
-        number = None if isinstance(operand, bool | np.bool_) else real(operand)
+        number = None if isinstance(operand, bool) or _is_boolean(operand) else real(operand)
     except ArgumentError as error:
         raise DescriptionError(f"{where_called()}{node.name} is given a number that is too large: {error}") from error
     if number is None or np.ndim(operand):
-        shape = getattr(operand, "shape", None)
-        if shape is None:
+        shape = shape_of(operand)
+        if not shape:
             what, remedy = shown(operand), "what is known when a kernel runs is a parameter, as in x: Scalar"
         else:
-            what = f"a {type(operand).__name__} of shape {tuple(shape)}"
+            what = f"a {type(operand).__name__} of shape {shape}"
             remedy = "make a tensor a parameter, as in def f(accum, x: Tensor), or x: Row or x: Column for a vector"
         raise DescriptionError(
             f"{where_called()}{node.name} takes values of the function and real numbers, and is given {what}: {remedy}"
         )
     return trace.constant(number)
+
+
+def _is_boolean(operand: Any) -> bool:
+    """Return whether what may be a scalar or an array of any library is of truth values."""
+    return str(attribute(operand, "dtype")).rpartition(".")[2] == "bool"
 
 
 class Reduced:
@@ -233,6 +274,7 @@ class Reduced:
     __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __iter__ = __len__ = __contains__ = _refuse
     __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = __pos__ = __invert__ = _refuse
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __round__ = __int__ = __index__ = __array__ = _refuse
+    activated = _refuse
     # Python's own would compare objects, and the function would silently go one way.
     __eq__ = __ne__ = _refuse
     __hash__ = object.__hash__
@@ -248,6 +290,12 @@ class Traced:
 
     def __init__(self, trace: Trace, number: int) -> None:
         self._trace, self._number = trace, number
+
+    @property
+    def _known(self) -> float | None:
+        """The number that it is, where it is a constant."""
+        value = self._trace.values[self._number]
+        return float.fromhex(value.data[0]) if value.node == "constant" else None
 
     def __repr__(self) -> str:
         value = self._trace.values[self._number]
@@ -278,10 +326,10 @@ class Traced:
         return applied(NODES["divide"], other, self)
 
     def __floordiv__(self, other: Any) -> Traced:
-        return applied(NODES["floor"], self / other)
+        return _floor_divided(self, other)
 
     def __rfloordiv__(self, other: Any) -> Traced:
-        return applied(NODES["floor"], other / self)
+        return _floor_divided(other, self)
 
     def __mod__(self, other: Any) -> Traced:
         return applied(NODES["remainder"], self, other)
@@ -291,7 +339,7 @@ class Traced:
 
     def __pow__(self, other: Any) -> Traced:
         exponent = _traced(self._trace, NODES["power"], other)
-        if self._trace.values[exponent._number] == Value("constant", (), ((2.0).hex(),)):
+        if exponent._known == 2.0:
             return self * self  # exactly, as NumPy has it
         return applied(NODES["power"], self, exponent)
 
@@ -333,11 +381,12 @@ class Traced:
     def activated(self, kind: Any, *extra: Any, **named: Any) -> Traced:
         """Return an activation of the value: what ``gelu(x)`` and ``gelu.numpy(x)`` are in an epilogue function."""
         name = kind.__name__
-        if name == "leaky_relu":
-            (slope,) = extra or (named.pop("leaky_alpha", kind.extra[0][1]),)
-            extra = ()
+        if name == "leaky_relu" and len(extra) + ("leaky_alpha" in named) <= 1:
+            slope, extra = named.pop("leaky_alpha", (*extra, kind.extra[0][1])[0]), ()
         if extra or named:
-            self._refuse(f"given to {name} with {', '.join(map(shown, (*extra, *named)))}", f"write {name}(x)")
+            given = ", ".join((*map(shown, extra), *(f"{each}={shown(value)}" for each, value in named.items())))
+            written = _WRITTEN.get(name, f"write {name}(x)")
+            self._refuse(f"given to {name} with {given}", written)
         if name == "identity":
             return self
         if name == "relu":
@@ -358,6 +407,11 @@ class Traced:
     def __ror__(self, other: Any) -> Traced:
         return applied(NODES["logical_or"], other, self)
 
+    def __xor__(self, other: Any) -> NoReturn:
+        self._refuse("combined by ^", "where one of two conditions holds, and not both, is (a | b) & ~(a & b)")
+
+    __rxor__ = __xor__
+
     def __invert__(self) -> Traced:
         return applied(NODES["logical_not"], self)
 
@@ -366,6 +420,8 @@ class Traced:
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
         if ufunc is np.power and method == "__call__" and isinstance(operands[0], Traced) and not options:
             return operands[0] ** operands[1]
+        if ufunc is np.floor_divide and method == "__call__" and not options:
+            return _floor_divided(*operands)
         return libraries.numpy_ufunc(_named, self._refuse, ufunc, method, operands, options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
@@ -374,6 +430,8 @@ class Traced:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
         traced = next(each for each in (*args, *(options or {}).values()) if isinstance(each, Traced))
+        if getattr(function, "__name__", "") in ("floor_divide", "__floordiv__") and len(args) == 2 and not options:
+            return _floor_divided(*args)
         return libraries.torch_function(_named, traced._refuse, function, args, options or {})
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:

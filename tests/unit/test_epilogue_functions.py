@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
 import pickle
+import re
 import subprocess
 import sys
 from typing import Any
@@ -47,6 +49,41 @@ def test_zeros_of_two_signs_are_two_constants() -> None:
     plus = pycutlass.epilogue_function(lambda accum: 1.0 / (accum + 0.0))
     minus = pycutlass.epilogue_function(lambda accum: 1.0 / (accum + -0.0))
     assert plus != minus
+
+
+def _inverse(accum: Any, s: Scalar = 0.0) -> Any:
+    return accum / s
+
+
+def _inverse_of_minus(accum: Any, s: Scalar = -0.0) -> Any:
+    return accum / s
+
+
+def test_zeros_of_two_signs_are_two_defaults() -> None:
+    plus, minus = (pycutlass.epilogue_function(each) for each in (_inverse, _inverse_of_minus))
+    assert plus != minus and plus(cutlass.float32, 4) != minus(cutlass.float32, 4)
+    assert len({plus, minus, pickle.loads(pickle.dumps(minus)), minus.transposed().transposed()}) == 2
+    assert [each.numpy([[1.0]]).item() for each in (plus, minus)] == [np.inf, -np.inf]
+
+
+@pytest.mark.parametrize(
+    "constant",
+    [np.timedelta64(5, "ns"), np.datetime64(5, "ns"), np.str_("2"), np.array(True), torch.tensor(True), np.bool_(True)],
+    ids=repr,
+)
+def test_what_is_no_number_is_no_constant(constant: Any) -> None:
+    assert "takes values of the function and real numbers, and is given" in refused(lambda accum: accum + constant)
+
+
+@pytest.mark.parametrize("constant", [np.longdouble("1e400"), decimal.Decimal("1e400"), 10**400])
+def test_a_number_beyond_f64_is_no_infinity(constant: Any) -> None:
+    assert "is given a number that is too large" in refused(lambda accum: accum + constant)
+    assert "inf" in pycutlass.epilogue_function(lambda accum: accum + decimal.Decimal("inf")).graph.values[1].data
+
+
+def test_a_complex_tensor_is_no_constant() -> None:
+    said = refused(lambda accum: accum + torch.tensor(1j))
+    assert said.startswith("<lambda>, line ") and "real numbers, and is given tensor(0.+1.j): what is known" in said
 
 
 def test_a_name_is_the_same_in_every_process() -> None:
@@ -96,6 +133,42 @@ def test_every_node_is_a_function_or_an_operator() -> None:
     for function, expected in cases.items():
         made = pycutlass.epilogue_function(function).numpy(x[None, :])
         np.testing.assert_allclose(made[0], expected, rtol=1e-14)
+
+
+def _floor_divided(accum: Any, x: Tensor) -> Any:
+    return {"D": accum // x, "rest": accum % x}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_floor_division_is_numpys(dtype: Any) -> None:
+    random = np.random.default_rng(3)
+    special = [0.0, -0.0, 0.1, -0.1, 1.0, -1.0, 7.0, 1e-20, -1e-20, 3e38, -3e38, 2e38, np.inf, -np.inf, np.nan]
+    x, y = (each.astype(dtype) for each in np.meshgrid(special, special))
+    drawn = (random.standard_normal((2, 200, 15)) * 10.0 ** random.integers(-2, 4, (2, 200, 15))).astype(dtype)
+    x, y = np.concatenate([x, drawn[0]]), np.concatenate([y, drawn[1]])
+    with np.errstate(all="ignore"):
+        exact = np.floor_divide(x, y)
+    is_small = ~(np.abs(exact) > 2.0 ** (np.finfo(dtype).nmant - 1))  # beyond that quotients are rounded themselves
+    found = pycutlass.epilogue_function(_floor_divided).numpy(x, x=y)
+    np.testing.assert_array_equal(found["D"][is_small], exact[is_small])
+    is_number = is_small & ~np.isnan(exact)
+    np.testing.assert_array_equal(np.signbit(found["D"][is_number]), np.signbit(exact[is_number]))
+
+
+@pytest.mark.parametrize("divisor", [0.0, -0.0, 0.1, -3.0, np.inf, -np.inf, np.nan])
+def test_floor_division_by_a_constant_is_numpys(divisor: float) -> None:
+    x = np.array([[0.0, 1.0, -1.0, 0.3, 1e-20, -1e-20, 1e30, np.inf, -np.inf, np.nan]])
+    with np.errstate(all="ignore"):
+        exact = np.floor_divide(x, divisor)
+    np.testing.assert_array_equal(pycutlass.epilogue_function(lambda accum: accum // divisor).numpy(x), exact)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda t: np.float32(7) // t, lambda t: np.floor_divide(7.0, t), lambda t: torch.floor_divide(7.0, t)],
+)
+def test_floor_division_traces_by_every_name(function: Any) -> None:
+    assert pycutlass.epilogue_function(function) == pycutlass.epilogue_function(lambda t: 7.0 // t)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -187,10 +260,36 @@ def test_what_cannot_be_traced_is_refused(function: Any, said: str) -> None:
         (lambda t: torch.maximum(t, t * 2), lambda t: epilogue.maximum(t, t * 2)),
         (lambda t: torch.rsqrt(torch.abs(t)), lambda t: epilogue.rsqrt(abs(t))),
         (lambda t: torch.mul(t, 2.0), lambda t: t * 2.0),
+        (lambda t: torch.nn.Softplus()(t), lambda t: epilogue.softplus(t)),
+        (lambda t: functional.softplus(t, beta=1.0), lambda t: epilogue.softplus(t)),
+        (lambda t: torch.nn.GELU()(t) + torch.nn.GELU("tanh")(t), lambda t: gelu(t) + epilogue.gelu_tanh(t)),
+        (lambda t: torch.nn.ReLU()(torch.nn.LeakyReLU()(t)), lambda t: relu(epilogue.leaky_relu(t, 0.01))),
+        (lambda t: torch.add(t, t * 2.0, alpha=1), lambda t: t + t * 2.0),
+        (lambda t: torch.where(torch.lt(t, 1), t, 1.0), lambda t: epilogue.where(t < 1, t, 1.0)),
+        (lambda t: torch.where(torch.eq(t, 1), 0.0, t), lambda t: epilogue.where(t == 1, 0.0, t)),
+        (lambda t: torch.tensor(7.0) // t, lambda t: 7.0 // t),
     ],
 )
 def test_functions_of_torch_trace(function: Any, same: Any) -> None:
     assert pycutlass.epilogue_function(function) == pycutlass.epilogue_function(same)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda t: torch.where(torch.equal(t, t + 1), 1.0, t), "equal: it is one truth value for all elements"),
+        (lambda t: functional.gelu(t, approximate="foo"), "gelu with approximate='foo': torch's functions that trace"),
+        (lambda t: torch.add(t, t * 2.0, alpha=False), "add with alpha=False: .* For another alpha write x"),
+        (lambda t: torch.add(t, t * 2.0, alpha=2), "add with alpha=2: "),
+        (lambda t: functional.relu(t, inplace=True), "relu with inplace=True: "),
+        (lambda t: torch.nn.Softplus(2.0)(t), r"softplus with beta=2.0: .* For another beta write softplus\(beta \* x"),
+        (lambda t: functional.leaky_relu(t, negative_slope=False), "real numbers, and is given False"),
+        (lambda t: torch.clamp(t, min=False), "real numbers, and is given False"),
+        (lambda t: torch.div(t, 2.0, rounding_mode="trunc"), "div with rounding_mode='trunc'"),
+    ],
+)
+def test_what_torch_computes_otherwise_is_refused(function: Any, said: str) -> None:
+    assert re.search(said, refused(function))
 
 
 @pytest.mark.parametrize(
@@ -261,6 +360,14 @@ def test_a_number_beyond_f32_is_refused() -> None:
     with pytest.raises(DescriptionError, match="has the number 1e\\+60"):
         function(cutlass.float32, 4)
     assert function(cutlass.float64, 1).compute.short == "f64"
+
+
+def test_each_number_is_looked_at() -> None:
+    def near(accum: Any) -> Any:
+        return epilogue.where(accum > 0, 65520.0, 65519.99)
+
+    with pytest.raises(DescriptionError, match=r"has the number 65520, which is beyond cutlass\.float16"):
+        pycutlass.epilogue_function(near)(cutlass.float16, 8, cutlass.float32, cutlass.float16)
 
 
 def test_markers_may_be_text() -> None:

@@ -104,7 +104,11 @@ def test_equal_functions_have_equal_texts() -> None:
         return {"D": gelu(biased) * alpha, "T": biased}
 
     @epilogue_function
-    def other(acc: Any, bias: Row, alpha: Scalar = -0.0) -> Any:
+    def other(acc: Any, bias: Row, alpha: Scalar = 0) -> Any:
+        return {"D": gelu(acc + bias) * alpha, "T": acc + bias}
+
+    @epilogue_function
+    def negative(acc: Any, bias: Row, alpha: Scalar = -0.0) -> Any:
         return {"D": gelu(acc + bias) * alpha, "T": acc + bias}
 
     @epilogue_function
@@ -113,6 +117,8 @@ def test_equal_functions_have_equal_texts() -> None:
 
     assert one == other and epilogue_handle(one) == epilogue_handle(other)
     assert one != turned and epilogue_handle(one) != epilogue_handle(turned)
+    assert one != negative and epilogue_handle(one) != epilogue_handle(negative)
+    assert epilogue_of(epilogue_handle(negative)) == negative
 
 
 def test_it_is_the_same_in_every_process() -> None:
