@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass import device
-from pycutlass.calls import shown
+from pycutlass.calls import shown, suggestion
 from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real
@@ -191,9 +191,11 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
     given = named_inputs(inputs)
     unknown = sorted(set(given) - names - set(known))
     if unknown:
+        takes = (*sorted(names), *known)
+        near = dict.fromkeys(suggestion(name, takes) for name in unknown)
         raise ArgumentTypeError(
             f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {epilogue!r} takes "
-            f"{', '.join((*sorted(names), *known)) or 'none'}"
+            f"{', '.join(takes) or 'none'}.{''.join(near)}"
         )
     scalars = {name: value for name, value in given.items() if name in known}
     for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
