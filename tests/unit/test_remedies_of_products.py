@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch
 import pycutlass
 from pycutlass import cutlass, epilogue
 from pycutlass.epilogue import Scalar, Tensor, fusions
-from pycutlass.errors import PyCutlassError
+from pycutlass.errors import ArgumentError, PyCutlassError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
@@ -156,3 +157,28 @@ def test_the_remedy_is_named_and_taken(call: Call, said: str, remedy: Call) -> N
         call()
     assert said in str(caught.value)
     assert remedy() is not None
+
+
+def test_the_gpu_whose_kernels_were_considered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hopper-native kernels write what others do not: without a GPU, a target says which is meant."""
+    monkeypatch.delenv("PYCUTLASS_TARGET", raising=False)
+    e4m3 = cutlass.float_e4m3
+    a = A.astype(ml_dtypes.float8_e4m3fn)
+    scales = {"output_scale": np.ones(1, np.float32), "absmax": np.zeros(1, np.float32)}
+    inputs = {**{name: np.ones(16, np.float32) for name in ("row_scale", "column_scale", "bias")}, **scales}
+
+    def quantized() -> Any:
+        return pycutlass.matmul(a, a.T, out_dtype=e4m3, epilogue=fusions.quantize_rows, epilogue_inputs=inputs)
+
+    for call in (quantized, lambda: pycutlass.grouped_matmul([a], [a.T], out_dtype=e4m3)):
+        with pytest.raises(ArgumentError, match=r"none writes cutlass\.float_e4m3 here") as caught:
+            call()
+        assert "The kernels considered are those for NVIDIA A100, of compute capability 8.0: there is no GPU" in str(
+            caught.value
+        )
+        assert "PYCUTLASS_TARGET, such as sm_90a, says which one is meant" in str(caught.value)
+    monkeypatch.setenv("PYCUTLASS_TARGET", "sm_89")
+    with pytest.raises(ArgumentError, match=r"those for a GPU of compute capability 8\.9: there is no GPU here"):
+        quantized()
+    monkeypatch.setenv("PYCUTLASS_TARGET", "sm_90a")
+    assert quantized().dtype == a.dtype
