@@ -167,6 +167,9 @@ PyObject* attribute(PyObject* self, PyObject* name) {
   return function;
 }
 
+/// For pydoc, which looks for a docstring past what `attribute` answers.
+PyObject* docstring(PyObject* self, void*) { return PyObject_GetAttrString(method_of(self).function, "__doc__"); }
+
 PyObject* show(PyObject* self) { return PyObject_Repr(method_of(self).function); }
 
 /// Copied and pickled by its name, as functions are.
@@ -204,11 +207,17 @@ PyTypeObject* method_type() {
   };
   static PyMethodDef methods[] = {
       {"__reduce_ex__", reduce, METH_O, nullptr}, {"__set_name__", set_name, METH_VARARGS, nullptr}, {}};
+  static PyGetSetDef properties[] = {{"__doc__", docstring, nullptr, nullptr, nullptr}, {}};
   static PyType_Slot slots[] = {
-      {Py_tp_dealloc, erased(destroy)},   {Py_tp_call, erased(PyVectorcall_Call)},
-      {Py_tp_descr_get, erased(bind_to)}, {Py_tp_getattro, erased(attribute)},
-      {Py_tp_repr, erased(show)},         {Py_tp_members, members},
-      {Py_tp_methods, methods},           {},
+      {Py_tp_dealloc, erased(destroy)},
+      {Py_tp_call, erased(PyVectorcall_Call)},
+      {Py_tp_descr_get, erased(bind_to)},
+      {Py_tp_getattro, erased(attribute)},
+      {Py_tp_repr, erased(show)},
+      {Py_tp_members, members},
+      {Py_tp_methods, methods},
+      {Py_tp_getset, properties},
+      {},
   };
   // As a method descriptor it is called with the instance, and nothing is made to bind the two. One that is made from
   // Python would have no function. Of a type that could change, Python would look for the method anew at each call.

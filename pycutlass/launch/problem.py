@@ -132,7 +132,8 @@ def check_on_host(problem: Problem) -> None:
     """Raise DeviceError where something is device memory: without a GPU nothing can read it."""
     operands = problem.operands.values()
     elsewhere = [f"operand {operand.name}" for operand in operands if operand.view.device is not None]
-    elsewhere += [name for name, pointer in zip(("alpha", "beta"), problem.scalars.pointers, strict=False) if pointer]
+    scalars = problem.scalars
+    elsewhere += [name for name, pointer in zip(scalars.names, scalars.pointers, strict=True) if pointer]
     if elsewhere:
         reason = _core.driver_problem() or "the driver sees none"
         raise DeviceError(

@@ -13,7 +13,7 @@ from pycutlass.integers import as_int, attribute
 from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.operands.operand import Matrix
-from pycutlass.remedies import converted, laid_out
+from pycutlass.remedies import EpilogueName, converted, is_target, laid_out, typed
 from pycutlass.tensor import TensorView
 
 __all__ = [
@@ -169,8 +169,23 @@ def check_dtype(
         f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got "
         f"{_kind(view)} of {view.dtype_name}"
     )
-    remedy = converted(name, view.library, wanted, view.dtype_name, made, copied)
+    remedy = _of_flags(name, view, wanted) or converted(name, view.library, wanted, view.dtype_name, made, copied)
     raise OtherTypeError(name, view, rule, remedy, besides)
+
+
+def _of_flags(name: str, view: TensorView, wanted: str) -> str:
+    """Return how an epilogue reads flags where floats are described: as bytes of the same memory; "" for others."""
+    if not isinstance(name, EpilogueName) or is_target(name) or view.dtype_name != "bool" or "float" not in wanted:
+        return ""
+    if view.library not in ("torch", "numpy", "cupy"):
+        return ""
+    of_bytes, of_floats = typed(view.library, "uint8"), typed(view.library, wanted)
+    port = name.partition("[")[0]
+    cast = f"{name}.{'to' if view.library == 'torch' else 'astype'}({of_floats})"
+    return (
+        f"Declare the type, in the function as in {port}: Tensor(cutlass.uint8), or when that is given its types, "
+        f"{port}=cutlass.uint8, and pass {name}.view({of_bytes}), which has the same memory; or pass {cast}"
+    )
 
 
 def _kind(view: TensorView) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pycutlass.calls import unknown_keywords
+from pycutlass.calls import shown, unknown_keywords
 from pycutlass.epilogue import Epilogue, FunctionEpilogue, Port
 from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -56,21 +56,26 @@ def given_ports(epilogue: Epilogue, given: Any) -> dict[str, Any]:
         Something else than a mapping from names that the epilogue has.
     """
     names = tuple(port.name for port in epilogue.ports)
-    if not isinstance(given, Mapping):
+    try:
+        tensors = dict(given) if isinstance(given, Mapping) else None
+    except Exception:  # of whoever wrote the mapping
+        tensors = None
+    if tensors is None:
         raise ArgumentTypeError(f"epilogue must be a mapping from names to tensors, got {type(given).__name__}")
-    unknown = [str(name) for name in given if name not in names]
+    unknown = [name if type(name) is str else shown(name) for name in tensors if name not in names]
+    scalars = {
+        name: f"{name} is a scalar: give output_op=operation.epilogue_type({name}=...)"
+        for name in epilogue.scalar_names
+    }
     if unknown and not names:
+        how = "; ".join(scalars[name] for name in unknown if name in scalars) or "leave out epilogue={...}"
         raise ArgumentTypeError(
-            f"the epilogue {_called(epilogue)} has no tensors beside C and D: leave out epilogue={{...}}, got "
-            f"{', '.join(unknown)}"
+            f"the epilogue {_called(epilogue)} has no tensors beside C and D, got {', '.join(unknown)}: {how}"
         )
     if unknown:
-        scalars = {
-            name: f"{name} is a scalar: give output_op=operation.epilogue_type({name}=...)."
-            for name in epilogue.scalar_names
-        }
+        scalars = {name: f"{hint}." for name, hint in scalars.items()}
         raise unknown_keywords(f"the epilogue {_called(epilogue)}", unknown, names, scalars, thing="tensor")
-    return {name: tensor for name, tensor in given.items() if tensor is not None}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def _called(epilogue: Epilogue) -> str:

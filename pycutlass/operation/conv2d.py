@@ -18,7 +18,7 @@ from pycutlass.families.table import check_family, check_tiles, swizzle_meant
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import checked_parts, conv2d_rules
 from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation
-from pycutlass.operation.conv2d_support import Conv2dSupport, check_operands, output, why_not
+from pycutlass.operation.conv2d_support import Conv2dSupport, check_operands, output, outputs, why_not
 from pycutlass.operation.reduction import ReductionOperation, unscaled
 from pycutlass.operation.support import named_operands, supported
 from pycutlass.spec import TensorSpec
@@ -254,6 +254,14 @@ class Conv2dOperation(Operation):
         """
         self.supports(problem_size).require()
         return output(self, problem_size)
+
+    def outputs(self, problem_size: _core.Conv2dProblemSize) -> dict[str, TensorSpec]:
+        """Return D and what the epilogue writes beside it, by name, as `output` does.
+
+        A row of a reduction or of `top_k` is a pixel with its channels, or a filter of a gradient of filters.
+        """
+        self.supports(problem_size).require()
+        return outputs(self, problem_size)
 
     @property
     def family(self) -> KernelFamily:

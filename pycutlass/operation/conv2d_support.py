@@ -14,6 +14,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands.conv_operand import ConvOperand, Extent
 from pycutlass.operands.convolutions import channel_bias_of, conv_tensor_of, is_channel_bias
+from pycutlass.operands.epilogue import packed_port
 from pycutlass.operation.narrower import narrower
 from pycutlass.operation.support import Support, why_not_selected
 from pycutlass.spec import TensorSpec, view_of
@@ -29,6 +30,7 @@ __all__ = [
     "launched_size",
     "operand_of",
     "output",
+    "outputs",
     "port_operand_of",
     "products",
     "takes_bias",
@@ -180,6 +182,16 @@ def output(operation: Described, p: _core.Conv2dProblemSize) -> TensorSpec:
     n, h, w, c = extent_of("D", operation, p)
     shape = (n * h * w * c,) if operation.is_interleaved else (n, h, w, c)
     return TensorSpec(shape, operation.C.type.dtype_name)
+
+
+def outputs(operation: Described, p: _core.Conv2dProblemSize) -> dict[str, TensorSpec]:
+    """Return D and what the epilogue writes beside it, packed, by name: a matrix as D is, others as of its pixels."""
+    made, product = {"D": output(operation, p)}, _core.implicit_gemm_problem_size(operation.conv_kind, p)
+    for port in operation.epilogue_functor.outputs:
+        is_whole = port.form == "matrix"
+        beside = packed_port(port, product.m(), product.n(), 1, is_batched=False)
+        made[port.name] = TensorSpec(made["D"].shape, port.tag) if is_whole else beside
+    return made
 
 
 def products(operation: Described, p: _core.Conv2dProblemSize) -> int:

@@ -319,6 +319,9 @@ class GemmOperationUniversal(Operation):
     def output(self, problem_size: GemmProblemSize | _core.GemmCoord | Sequence[int]) -> TensorSpec:
         """Return the shape, type and strides of D for `problem_size`, packed, without memory for it.
 
+        Of a batch there is a matrix for each, (batch, M, N): give
+        ``GemmProblemSize(m, n, k, cutlass.gemm.Mode.Batched, batch=...)``.
+
         Raises
         ------
         ArgumentError
@@ -330,7 +333,7 @@ class GemmOperationUniversal(Operation):
         return output(self, gemm_size(problem_size))
 
     def outputs(self, problem_size: GemmProblemSize | _core.GemmCoord | Sequence[int]) -> dict[str, TensorSpec]:
-        """Return D and what the epilogue writes beside it, by name, as `output` does.
+        """Return D and what the epilogue writes beside it, by name, as `output` does, of a batch as well.
 
         Examples
         --------
@@ -346,6 +349,9 @@ class GemmOperationUniversal(Operation):
         >>> operation = pycutlass.GemmOperationUniversal(80, tile, row, column, row, functor)
         >>> operation.outputs((128, 64, 32))["logsumexp"]
         TensorSpec(shape=(128,), dtype='float32', strides=(1,))
+        >>> batch = pycutlass.GemmProblemSize(128, 64, 32, cutlass.gemm.Mode.Batched, batch=3)
+        >>> operation.outputs(batch)["logsumexp"].shape
+        (3, 128)
         """
         self.supports(problem_size).require()
         return outputs(self, gemm_size(problem_size))

@@ -15,7 +15,7 @@ from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
 from pycutlass.operation.narrower import explained
-from pycutlass.operation.wider import wider_tile
+from pycutlass.operation.wider import MOST_COLUMNS, wider_tile
 
 __all__ = [
     "GRID_LIMIT",
@@ -128,10 +128,11 @@ def why_not_selected(operation: Any, n: int, called: str = "N", where: str = "")
     if n > tile[1]:
         wider = wider_tile(operation, n)
         remedy = f"use {wider}, or " if wider else ""
+        limit = f", and no tile has more than {MOST_COLUMNS}" if n > MOST_COLUMNS else ""
         return (
             f"the epilogue {functor!r} selects the {most} largest of each row to {names}, for which a row must fit a "
-            f"tile: threadblock_shape {list(tile)} has {tile[1]} columns, got {called}={n}{where}: {remedy}write D "
-            f"and select in a kernel of its own"
+            f"tile: threadblock_shape {list(tile)} has {tile[1]} columns, got {called}={n}{where}{limit}: {remedy}"
+            f"write D and select in a kernel of its own"
         )
     if functor.columns(n) < most:
         of_pairs = f", and rows of {functor.columns(n)} elements" if functor.columns(2) < 2 else ""

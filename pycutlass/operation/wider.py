@@ -10,10 +10,12 @@ from typing import Any
 from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
 
-__all__ = ["wider_tile"]
+__all__ = ["MOST_COLUMNS", "wider_tile"]
 
 #: Those that wgmma multiplies by one instruction; many tiles of other widths are refused for their epilogue.
 _WIDTHS = (32, 64, 96, 128, 192, 256)
+#: Columns of the widest tile.
+MOST_COLUMNS = _WIDTHS[-1]
 _WARPS = ((2, 2, 1), (2, 4, 1), (1, 4, 1), (4, 2, 1), (1, 2, 1))
 #: Accumulators of a thread beyond which registers spill beside an epilogue.
 _MOST_ACCUMULATORS, _MOST_OF_NATIVE = 128, 192

@@ -15,7 +15,7 @@ from pycutlass.compiler.choice import check_target
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.correction import Correction
 
-__all__ = ["Constants", "constants_of", "present_or_named", "shipped", "usual_gpu"]
+__all__ = ["Constants", "constants_of", "planned_for", "present_or_named", "shipped", "usual_gpu"]
 
 #: The shipped files, in the order in which they are asked; of a capability that has several, the first is the usual
 #: GPU. What runs a model that none of them names takes the constants of its capability.
@@ -137,6 +137,20 @@ def present_or_named() -> device.Device:
         check_target(named, "PYCUTLASS_TARGET")
     capability = device.device_cc()
     return device.Device(0, "", capability, _nearest("", capability).sm_count)
+
+
+def planned_for(gpu: device.Device) -> str:
+    """Return for which GPU kernels were considered, where there are none, and how another one is named."""
+    major, minor = divmod(gpu.compute_capability, 10)
+    named = f"{gpu.name}, of compute capability {major}.{minor}"
+    if not gpu.name or gpu.name.endswith(f"compute capability {gpu.compute_capability}"):
+        named = f"a GPU of compute capability {major}.{minor}"
+    if device.available():
+        return f"The kernels considered are those for {named}"
+    return (
+        f"The kernels considered are those for {named}: there is no GPU here, and the environment variable "
+        f"PYCUTLASS_TARGET, such as sm_90a, says which one is meant"
+    )
 
 
 def usual_gpu(capability: int) -> device.Device:

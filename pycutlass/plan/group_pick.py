@@ -11,7 +11,7 @@ from pycutlass.enums import SchedulerMode
 from pycutlass.errors import ArgumentError
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan.candidate import Candidate
-from pycutlass.plan.constants import Constants, constants_of
+from pycutlass.plan.constants import Constants, constants_of, planned_for
 from pycutlass.plan.group_candidates import GroupCandidate, group_candidates
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.model import Model
@@ -92,7 +92,10 @@ def pick_group(kind: GemmKind, sizes: Sizes, group: Typical, gpu: Device, on_dev
         if not on_device or found.operation.precompute_mode is SchedulerMode.Device:
             return found
     if not predicted.candidates:
-        raise ArgumentError(f"there is no kernel for groups of GEMMs of this kind{_remedy(kind)}. The kind is {kind}")
+        raise ArgumentError(
+            f"there is no kernel for groups of GEMMs of this kind{_remedy(kind)}. {planned_for(gpu)}. The kind is "
+            f"{kind}"
+        )
     raise ArgumentError(f"no kernel takes this group of {len(sizes)} GEMMs; the nearest lack: {predicted.lacking()}")
 
 

@@ -16,7 +16,7 @@ from pycutlass.epilogue import (
     LinearCombination,
     LinearCombinationGeneric,
 )
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.integers import attribute
 from pycutlass.library import TensorDescription
 from pycutlass.plan.composed import Composed, TypedFunction
@@ -227,7 +227,9 @@ def epilogue_of(given: Any, out: Element, length: int, accumulator: Element) -> 
     Raises
     ------
     ArgumentError
-        It writes more elements at once than `length`, to which C and D are aligned.
+        It writes more elements at once than `length`, to which C and D are aligned, or it is of other types.
+    DescriptionError
+        It computes in fractions, and the result is of integers that nothing else is said of.
     """
     if is_gated(given) and length < _PAIR:
         raise ArgumentError(
@@ -236,6 +238,7 @@ def epilogue_of(given: Any, out: Element, length: int, accumulator: Element) -> 
             f"right operand with columns of zeros, and pass c and out that are aligned"
         )
     epilogue = _with_types(given, out, length, accumulator)
+    _check_types_of(epilogue, out, accumulator)
     written = int(getattr(epilogue, "epilogue_vector_length", length))
     if written > length:
         raise ArgumentError(
@@ -244,6 +247,37 @@ def epilogue_of(given: Any, out: Element, length: int, accumulator: Element) -> 
             f"to the plan"
         )
     return epilogue, written
+
+
+def _check_types_of(epilogue: Epilogue, out: Element, accumulator: Element) -> None:
+    """Raise ArgumentError for an epilogue with types of its own that are not those of the sums and of the result."""
+    if epilogue.accumulator is not accumulator:
+        raise ArgumentError(
+            f"the epilogue {epilogue!r} expects sums of {epilogue.accumulator}, and those of these operands are of "
+            f"{accumulator}: make it with element_accumulator={accumulator}, or leave its types to the plan"
+        )
+    if epilogue.output is not out:
+        raise ArgumentError(
+            f"the epilogue {epilogue!r} writes {epilogue.output}, and the result is of {out}, as out or out_dtype "
+            f"says: make it with element_output={out}, or leave its types to the plan"
+        )
+
+
+def _check_fractions(given: Any, out: Element, length: int, accumulator: Element) -> None:
+    """Raise DescriptionError for what computes in fractions, where the result is of integers."""
+    types = f"cutlass.{out.dtype_name}, {length}, {accumulator}, cutlass.float32"
+    if isinstance(given, EpilogueFunction | TypedFunction):
+        name = (given.function if isinstance(given, TypedFunction) else given).name
+        typed = f"{name}({types})"
+    elif isinstance(given, Activation) and not given.of_integers:
+        name = type(given).__name__
+        typed = f"LinearCombinationGeneric(pycutlass.{name}, {types})"
+    else:
+        return
+    raise DescriptionError(
+        f"the result is of {out.dtype_name}, and {name} is computed in fractions: pass out_dtype=cutlass.float32, say, "
+        f"or an out of such a type; or, for {out.dtype_name}, the epilogue with its types, {typed}"
+    )
 
 
 def _with_types(given: Any, out: Element, length: int, accumulator: Element) -> Epilogue:
@@ -256,6 +290,8 @@ def _with_types(given: Any, out: Element, length: int, accumulator: Element) -> 
         return LinearCombination(*types)
     if isinstance(given, type) and issubclass(given, Activation):
         given = given()
+    if element(compute).is_integer:
+        _check_fractions(given, out, length, accumulator)
     if isinstance(given, Activation):
         return LinearCombinationGeneric(given, *types)
     if isinstance(given, Composed | TypedFunction):

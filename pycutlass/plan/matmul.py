@@ -121,9 +121,9 @@ def matmul(
     if plan is not None:
         said = {"epilogue": epilogue, "out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
         said |= {"precision": precision, "alpha": alpha, "beta": beta}
-        check_with_plan(plan, Gemm, said, epilogue_inputs or {})
         if scales is not None:
             raise ArgumentError("scales and a plan are given: make the plan with an epilogue that has them")
+        check_with_plan(plan, Gemm, said, epilogue_inputs or {})
     key: Seen | None = None
     given = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
     precision = precision_of(a) if precision is None else precision

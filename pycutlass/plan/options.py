@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
 from pycutlass.integers import shape_of
-from pycutlass.plan.readings import is_usual
+from pycutlass.plan.readings import is_same_scalar
 from pycutlass.tensor import TensorView
 
 __all__ = ["KeptPlans", "bad_options", "check_gradients", "check_with_plan", "scalars_among"]
 
 _Kept = TypeVar("_Kept")
+_USUAL: Mapping[str, float] = MappingProxyType({"alpha": 1, "beta": 0})  # where an epilogue has none
 _EXACT = 2**53  # below which float64 has all integers
 
 
@@ -87,20 +89,30 @@ def check_with_plan(plan: Any, kind: type, options: Mapping[str, Any], inputs: M
     kind : class
         What it has to be.
     options : mapping
-        What else is given, by name: None where it is left out, and alpha and beta.
+        What else is given, by name, with alpha and beta: None where it is left out.
     inputs : mapping
         Inputs of the epilogue, of which the plan has the scalars.
     """
     if not isinstance(plan, kind):
         raise ArgumentTypeError(f"plan must be a pycutlass.{kind.__name__}, got {shown(plan)}")
     made: Any = plan
-    own = made._scalars.get("beta", 0)
-    usual = {"alpha": (1,), "beta": (0, own) if isinstance(own, int | float) else (0,)}
-    said = [name for name, value in options.items() if name not in usual and value is not None]
-    said += [name for name, known in usual.items() if not any(is_usual(options[name], each) for each in known)]
+    said = [name for name, value in options.items() if name not in _USUAL and value is not None]
     ports = {port.name for port in made.kind.epilogue.ports}
     said += [f"{name} in epilogue_inputs" for name in inputs if name not in ports]
     if said:
         raise ArgumentError(
             f"{', '.join(map(str, said))} and a plan are given, and the plan has its own: make the plan with them"
         )
+    for name, own in _scalars_of(made).items():
+        value = options[name]
+        if value is not None and not is_same_scalar(value, own):
+            raise ArgumentError(
+                f"{name} and a plan are given, and {name} is {shown(value)}, and that of the plan {shown(own)}: leave "
+                f"{name} out, or make the plan with it"
+            )
+
+
+def _scalars_of(plan: Any) -> dict[str, Any]:
+    """Return alpha and beta of a plan: as it was made with, or else what they are of its epilogue."""
+    defaults = {scalar.name: scalar.default for scalar in plan.kind.epilogue.scalar_table}
+    return {name: plan._scalars.get(name, defaults.get(name, usual)) for name, usual in _USUAL.items()}

@@ -13,7 +13,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
-from pycutlass.plan.constants import Constants, constants_of, present_or_named
+from pycutlass.plan.constants import Constants, constants_of, planned_for, present_or_named
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import is_upcast
 from pycutlass.plan.model import Model
@@ -124,10 +124,10 @@ def pick(
     places = predicted.supported()
     best = next(places, None)
     if best is None:
-        raise ArgumentError(_why_none(predicted, kind, (m, n, k), batch))
+        raise ArgumentError(_why_none(predicted, kind, (m, n, k), batch, gpu))
     chosen = predicted.candidates[best]
     if chosen.operation.tile_description.is_gemv and min(m, n) > _MOST_OF_GEMV:
-        raise ArgumentError(_why_none(predicted, kind, (m, n, k), batch))
+        raise ArgumentError(_why_none(predicted, kind, (m, n, k), batch, gpu))
     if is_compiled is None or is_compiled(chosen):
         return chosen
     most = predicted.of_all.microseconds[best] * _NEAR
@@ -195,14 +195,17 @@ def where_planned(gpu: Device | None) -> Device:
     return where
 
 
-def _why_none(predicted: Predicted[Candidate], kind: GemmKind, size: tuple[int, int, int], batch: int | None) -> str:
+def _why_none(
+    predicted: Predicted[Candidate], kind: GemmKind, size: tuple[int, int, int], batch: int | None, gpu: Device | None
+) -> str:
     """Return why no kernel takes the problem, with what the likely fastest lack."""
     m, n, k = size
     what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
     found = predicted.candidates
     if all(each.operation.tile_description.is_gemv for each in found):
         few = f" but for {_MOST_OF_GEMV} rows or columns" if len(found) else ""
-        return f"there is no kernel for GEMMs of this kind{few}{remedy_of(kind)}. The kind is {kind}"
+        where = planned_for(where_planned(gpu))
+        return f"there is no kernel for GEMMs of this kind{few}{remedy_of(kind)}. {where}. The kind is {kind}"
     return f"no kernel takes {what}; the nearest lack: {predicted.lacking()}"
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from pycutlass import device
-from pycutlass.calls import shown
+from pycutlass.calls import shown, suggestion
 from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real
@@ -24,6 +26,7 @@ __all__ = [
     "form_of_c",
     "given_scalars",
     "is_number",
+    "is_same_scalar",
     "is_usual",
     "named_inputs",
     "needs_source",
@@ -119,6 +122,12 @@ def is_usual(value: Any, number: float) -> bool:
     return value is None or is_number(value, number)
 
 
+def is_same_scalar(value: Any, other: Any) -> bool:
+    """Return whether two scalars are one object, or equal numbers on the host."""
+    numbers = int | float | np.integer | np.floating
+    return value is other or (isinstance(value, numbers) and isinstance(other, numbers) and real(value) == real(other))
+
+
 def named_inputs(given: Any) -> dict[str, Any]:
     """Return the inputs of an epilogue by name; raise ArgumentTypeError for anything but a mapping of names."""
     if given is None:
@@ -176,21 +185,27 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Something that the epilogue does not take.
+        Something that the epilogue does not take, or two values of one scalar.
     """
     names, known = {port.name for port in epilogue.ports}, tuple(epilogue.scalar_names)
     given = named_inputs(inputs)
     unknown = sorted(set(given) - names - set(known))
     if unknown:
+        takes = (*sorted(names), *known)
+        near = dict.fromkeys(suggestion(name, takes) for name in unknown)
         raise ArgumentTypeError(
             f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {epilogue!r} takes "
-            f"{', '.join((*sorted(names), *known)) or 'none'}"
+            f"{', '.join(takes) or 'none'}.{''.join(near)}"
         )
     scalars = {name: value for name, value in given.items() if name in known}
     for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
         if name in known:
             if value is not None:
-                scalars.setdefault(name, value)
+                if not is_same_scalar(scalars.setdefault(name, value), value):
+                    raise ArgumentError(
+                        f"{name} is {shown(value)}, and epilogue_inputs has {name}={shown(scalars[name])}: give it "
+                        f"once, as {name}="
+                    )
             elif not hasattr(epilogue, "graph"):  # a function has defaults of its own
                 scalars.setdefault(name, usual)
         elif not is_usual(value, usual):

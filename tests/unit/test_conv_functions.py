@@ -13,7 +13,7 @@ from epilogue_functions import biased, reduced, several
 from torch.nn import functional
 
 import pycutlass
-from pycutlass import cutlass
+from pycutlass import cutlass, epilogue
 from pycutlass.epilogue import fusions
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 
@@ -54,6 +54,42 @@ def test_every_direction_takes_functions(kind: str, function: Any) -> None:
 def test_others_say_why_not(options: dict[str, Any], said: str) -> None:
     with pytest.raises(DescriptionError, match=re.escape(said)):
         make(**{"function": biased} | options)
+
+
+@pycutlass.epilogue_function
+def _all_forms(accum: Any) -> Any:
+    values, indices = epilogue.top_k(accum, 2)
+    sums = {"pixels": epilogue.sum(accum, axis=1), "channels": epilogue.max(accum, axis=0), "one": epilogue.sum(accum)}
+    return {"D": accum, "twice": accum * 2.0, "values": values, "indices": indices, **sums}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_are_what_a_launch_takes(kind: str, without_gpu: None) -> None:
+    operation = make(_all_forms, kind)
+    size = cutlass.conv.Conv2dProblemSize(N=2, H=8, W=8, C=16, K=24, R=1, S=1)
+    m = {"fprop": 128, "dgrad": 128, "wgrad": 24}[kind]
+    whole = {"fprop": (2, 8, 8, 24), "dgrad": (2, 8, 8, 16), "wgrad": (24, 1, 1, 16)}[kind]
+    specs = operation.outputs(size)
+    pair, lines = (m, 2), {"pixels": (m,), "channels": whole[3:], "one": (1,)}
+    shapes = {"D": whole, "twice": whole, "values": pair, "indices": pair, **lines}
+    assert {name: spec.shape for name, spec in specs.items()} == shapes
+    assert specs["D"] == operation.output(size)
+    made = {name: np.zeros(spec.shape, spec.dtype) for name, spec in specs.items()}
+    a, b = {"fprop": ((2, 8, 8, 16), (24, 1, 1, 16)), "dgrad": ((2, 8, 8, 24), (24, 1, 1, 16))}.get(
+        kind, ((2, 8, 8, 24), (2, 8, 8, 16))
+    )
+    D = made.pop("D")
+    tensors = np.ones(a, np.float16), np.ones(b, np.float16), None, D
+    operation.run(pycutlass.Conv2dArguments(operation, size, *tensors, epilogue=made))
+    np.testing.assert_array_equal(made["twice"], 2 * D)
+    np.testing.assert_array_equal(made["values"], D.reshape(m, -1)[:, :2])
+    np.testing.assert_array_equal(made["one"], D.sum(dtype=np.float32))
+
+
+def test_there_are_no_outputs_of_what_is_not_supported() -> None:
+    operation, size = make(_all_forms), cutlass.conv.Conv2dProblemSize(N=1, H=8, W=8, C=16, K=512, R=1, S=1)
+    with pytest.raises(ArgumentError, match="no tile has more than 256"):
+        operation.outputs(size)
 
 
 def test_sums_are_not_split() -> None:

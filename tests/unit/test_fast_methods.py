@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from descriptions import ampere
 
+import pycutlass
 from pycutlass import GemmArguments, GemmOperationUniversal
 from pycutlass.arguments.base import Arguments
 from pycutlass.calls import public
@@ -278,3 +279,14 @@ def test_checked_calls_say_of_themselves_what_the_functions_say() -> None:
     assert _doubled.__name__ == "_doubled" and _doubled.__doc__ == "Return twice the value."
     assert pickle.loads(pickle.dumps(add_module)) is add_module is copy.deepcopy(add_module)
     assert inspect.isroutine(add_module) and "add_module(operations" in pydoc.plain(pydoc.render_doc(add_module))
+
+
+@pytest.mark.parametrize("function", [pycutlass.matmul, pycutlass.epilogue.top_k, Operation.run, Arguments.update])
+def test_help_shows_the_docstring(function: typing.Any) -> None:
+    shown = pydoc.plain(pydoc.render_doc(function))
+    assert f"{function.__name__}(" in shown and inspect.getdoc(function)
+    assert all(line.strip() in shown for line in function.__doc__.splitlines())
+
+
+def test_help_on_a_function_without_a_docstring() -> None:
+    assert "lambda value" in pydoc.plain(pydoc.render_doc(public(lambda value: value)))
