@@ -52,10 +52,11 @@ def drawn(name: str, graph: Graph, kinds: Mapping[str, str], compute: str) -> st
     compute : str
         The type that is computed in; none where it is not chosen yet.
     """
+    dot = as_dot(name, graph, kinds, compute)
     try:
         import graphviz
 
-        svg: str = graphviz.Source(as_dot(name, graph, kinds, compute)).pipe(format="svg", encoding="utf-8")
+        svg: str = graphviz.Source(dot).pipe(format="svg", encoding="utf-8")
         return svg
     except Exception:  # the package or its program is missing, or cannot run here: the text says the same
         return as_text(name, graph, kinds, compute)
@@ -74,16 +75,22 @@ def as_text(name: str, graph: Graph, kinds: Mapping[str, str], compute: str) -> 
 
 def as_dot(name: str, graph: Graph, kinds: Mapping[str, str], compute: str) -> str:
     """Return the graph in the language of graphviz: shapes and types are on the edges."""
-    lines = [f'digraph "{name}" {{', "  rankdir=TB;", '  node [shape=box, style=rounded, fontname="Helvetica"];']
+    lines = [
+        f'digraph "{html.escape(name)}" {{',
+        "  rankdir=TB;",
+        '  node [shape=box, style=rounded, fontname="Helvetica"];',
+    ]
     for number, value in enumerate(graph.values):
         label = html.escape(_label(value))
         shape = ", shape=ellipse" if value.node in ("input", "constant") else ""
-        lines.append(f'  v{number} [label="{label}"{shape}];')
-        lines += [f'  v{each} -> v{number} [label="{_of(graph, each, kinds, compute)}"];' for each in value.operands]
+        lines.append(f'  "%{number}" [label="{label}"{shape}];')  # which no output can be called
+        lines += [
+            f'  "%{each}" -> "%{number}" [label="{_of(graph, each, kinds, compute)}"];' for each in value.operands
+        ]
     for output, number in graph.outputs:
         lines.append(f'  "{output}" [shape=ellipse, style=bold];')
         text = f"{_shape(graph, number)} {kinds.get(output, '')}".rstrip()
-        lines.append(f'  v{number} -> "{output}" [label="{text}"];')
+        lines.append(f'  "%{number}" -> "{output}" [label="{text}"];')
     return "\n".join([*lines, "}"])
 
 
@@ -113,11 +120,16 @@ def _label(value: Value) -> str:
     if value.node == "pair":
         return _PAIRS[value.data[0]]
     if value.node == "reduce":
-        name, axis = value.data
-        return f"{name}, axis={axis or None}"
+        return f"{value.data[0]}, {_along(value)}"
     if value.node == "top_k":
         return f"{value.data[1]} of top_k, k={value.data[0]}"
     return _SYMBOLS.get(value.node, value.node)
+
+
+def _along(reduction: Value) -> str:
+    """Return what a reduction is along, and the extent of tiles that have results of their own."""
+    _, axis, *tile = reduction.data
+    return f"axis={axis or None}{f', tile={tile[0]}' if tile else ''}"
 
 
 def _written(value: Value, graph: Graph) -> str:
@@ -134,7 +146,7 @@ def _written(value: Value, graph: Graph) -> str:
         return f"{value.data[1]} of top_k({operands[0]}, {value.data[0]})"
     further = [_label(value).partition(" to ")[2]] if value.node == "cast" else []
     if value.node == "reduce":
-        return f"{value.data[0]}({operands[0]}, axis={value.data[1] or None})"
+        return f"{value.data[0]}({operands[0]}, {_along(value)})"
     return f"{value.node}({', '.join([*operands, *further])})"
 
 

@@ -93,12 +93,9 @@ def check_names(name: str, graph: Graph) -> None:
 
 def check_constants(name: str, graph: Graph, compute: Element) -> None:
     """Raise DescriptionError where a number of the function is beyond the type that it is computed in."""
-    numbers = {f"{float.fromhex(each.data[0]):g}": each.data[0] for each in graph.values if each.node == "constant"}
-    numbers |= {
-        f"{each.name}={each.default:g}": each.default.hex() for each in graph.inputs if each.default is not None
-    }
-    for called, digits in numbers.items():
-        number = float.fromhex(digits)
+    numbers = [("", float.fromhex(each.data[0])) for each in graph.values if each.node == "constant"]
+    numbers += [(f"{each.name}=", each.default) for each in graph.inputs if each.default is not None]
+    for called, number in numbers:
         with np.errstate(over="ignore"):
             single = np.asarray(number, np.float32)
             kept = number if compute.short == "f64" else float(compute.round(single))
@@ -107,8 +104,14 @@ def check_constants(name: str, graph: Graph, compute: Element) -> None:
             if math.isfinite(single):
                 wider = "element_epilogue=cutlass.float32"
             raise DescriptionError(
-                f"{name} has the number {called}, which is beyond {compute}: use a smaller one, or {wider}"
+                f"{name} has the number {called}{_digits(number)}, which is beyond {compute}: use a smaller one, or "
+                f"{wider}"
             )
+
+
+def _digits(number: float) -> str:
+    """Return a number as briefly as it can be written without another one being meant."""
+    return brief if float(brief := f"{number:g}") == number else repr(number)
 
 
 def check_pairs(name: str, graph: Graph, length: int) -> None:

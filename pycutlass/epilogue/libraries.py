@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from pycutlass.calls import shown
 from pycutlass.epilogue.nodes import BY_UFUNC, NODES
 
 __all__ = ["PAIRS", "instead", "numpy_function", "numpy_ufunc", "torch_function"]
@@ -20,11 +21,37 @@ Refuse = Callable[[str, str], NoReturn]
 _OF_TORCH = {
     "absolute": "abs",
     "div": "divide",
+    "eq": "equal",
+    "ge": "greater_equal",
+    "gt": "greater",
+    "le": "less_equal",
+    "lt": "less",
     "mul": "multiply",
+    "ne": "not_equal",
     "neg": "negative",
     "pow": "power",
     "sub": "subtract",
     "true_divide": "divide",
+}
+#: Functions of torch that are something else than the node of that name, and what to do.
+_UNLIKE = {"equal": "it is one truth value for all elements: torch.eq(x, y) and x == y compare each"}
+#: Options of torch's functions of one operand, in their order behind it.
+_OPTIONS = {"gelu": ("approximate",), "leaky_relu": ("negative_slope", "inplace"), "softplus": ("beta", "threshold")}
+#: What options are where torch's function is the node.
+_USUAL: Mapping[str, Any] = {
+    **dict.fromkeys(("out", "rounding_mode")),
+    "alpha": 1,
+    "approximate": "none",
+    "beta": 1,
+    "decimals": 0,
+    "inplace": False,
+    "threshold": 20,
+}
+_WITH_OPTIONS = {
+    "add": ". For another alpha write x + alpha * y",
+    "sub": ". For another alpha write x - alpha * y",
+    "gelu": ', and approximate="tanh"',
+    "softplus": ". For another beta write softplus(beta * x) / beta",
 }
 #: Where the arguments of what limits a value stand, behind it.
 _LIMITS = {
@@ -97,7 +124,7 @@ def numpy_ufunc(
     """Return what a universal function of NumPy makes of traced values."""
     node = BY_UFUNC.get(ufunc)
     if node is None or method != "__call__" or options:
-        known = ", ".join(sorted({each.__name__ for each in BY_UFUNC}))
+        known = ", ".join(sorted({"floor_divide", *(each.__name__ for each in BY_UFUNC)}))
         called = f"numpy.{ufunc.__name__}{'' if method == '__call__' else '.' + method}"
         if remedy := instead(called.removeprefix("numpy.")):
             refuse(f"given to {called}", remedy)
@@ -128,23 +155,30 @@ def torch_function(
 ) -> Any:
     """Return what a function of torch makes of traced values, as in ``functional.gelu(x, approximate="tanh")``."""
     name = getattr(function, "__name__", "")
-    options = {key: value for key, value in options.items() if value is not None and value is not False}
-    if name == "gelu":
-        name = "gelu_tanh" if options.pop("approximate", "none") == "tanh" else name
-    elif name == "leaky_relu":
-        operands = (operands[0], *operands[1:], options.pop("negative_slope", 0.01))[:2]
-    elif name in _LIMITS and options.keys() <= {"min", "max"}:
-        limits = dict(zip(_LIMITS[name], operands[1:], strict=False)) | options
-        return _limited(apply, refuse, operands[0], limits)
+    if name in _LIMITS and options.keys() <= {"min", "max"}:
+        return _limited(
+            apply, refuse, operands[0], dict(zip(_LIMITS[name], operands[1:], strict=False)) | dict(options)
+        )
+    if name in _OPTIONS:
+        options = dict(zip(_OPTIONS[name], operands[1:], strict=False)) | dict(options)
+        operands = (operands[0], *operands[1 + len(_OPTIONS[name]) :])
+    options = {key: value for key, value in options.items() if not _changes_nothing(key, value)}
+    if name == "gelu" and options.get("approximate") == "tanh":
+        name, options = "gelu_tanh", {}
+    elif name == "leaky_relu" and len(operands) == 1:
+        operands = (*operands, options.pop("negative_slope", 0.01))
     elif remedy := instead(name):
         refuse(f"given to torch's {name}", remedy)
-    node = NODES.get(_OF_TORCH.get(name, name))
+    node = None if name in _UNLIKE else NODES.get(_OF_TORCH.get(name, name))
     if options or (node is None and name not in ("relu", "leaky_relu")):
         others = ", ".join(sorted(NODES.keys() - {"add", "gelu_tanh", *_OF_TORCH.values()}))
+        given = ", ".join(f"{option}={shown(value)}" for option, value in options.items())
         refuse(
-            f"given to torch's {name}{' with ' + ', '.join(options) if options else ''}",
-            f"torch's functions that trace are add, sub, mul, div, pow, neg, relu, leaky_relu, clamp, and those that "
-            f"are called {others}, without options",
+            f"given to torch's {name}{' with ' if given else ''}{given}",
+            _UNLIKE.get(name)
+            or f"torch's functions that trace are add, relu, leaky_relu, clamp, floor_divide, "
+            f"{', '.join(sorted(_OF_TORCH))}, and those that are called {others}, with no options but torch's defaults"
+            f"{_WITH_OPTIONS.get(name, '')}",
         )
     if name == "relu":
         return apply("maximum", operands[0], 0.0)
@@ -154,6 +188,14 @@ def torch_function(
     if len(operands) != node.arity:
         refuse(f"given to torch's {name} with {len(operands)} arguments", f"it takes {node.arity} here")
     return apply(node.name, *operands)
+
+
+def _changes_nothing(option: str, value: Any) -> bool:
+    """Return whether an option of torch's is what its function does without it; truth values are no numbers."""
+    usual = _USUAL.get(option, value)
+    if usual is None or isinstance(usual, bool):
+        return option in _USUAL and value is usual
+    return option in _USUAL and type(value) in (int, float, str) and bool(value == usual)
 
 
 def _limited(apply: Apply, refuse: Refuse, x: Any, limits: Mapping[str, Any]) -> Any:

@@ -406,7 +406,7 @@ class Traced:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
         traced = next(each for each in (*args, *(options or {}).values()) if isinstance(each, Traced))
-        if getattr(function, "__name__", "") == "floor_divide" and len(args) == 2 and not options:
+        if getattr(function, "__name__", "") in ("floor_divide", "__floordiv__") and len(args) == 2 and not options:
             return _floor_divided(*args)
         return libraries.torch_function(_named, traced._refuse, function, args, options or {})
 

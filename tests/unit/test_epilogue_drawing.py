@@ -7,10 +7,10 @@ import types
 from typing import Any
 
 import pytest
-from epilogue_functions import FUNCTIONS, reduced, residual
+from epilogue_functions import EVERY, reduced, residual
 
 import pycutlass
-from pycutlass import cutlass
+from pycutlass import cutlass, epilogue
 from pycutlass.epilogue import drawing
 from pycutlass.errors import ArgumentTypeError
 
@@ -32,9 +32,9 @@ def test_text_has_every_value_with_shape_and_type(without_graphviz: None) -> Non
     assert "axis=1" in reduced.visualize()
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_value_is_a_node_of_graphviz(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    functor = FUNCTIONS[name](f16, 8)
+    functor = EVERY[name](f16, 8)
     given: list[str] = []
 
     class Source:
@@ -47,7 +47,7 @@ def test_every_value_is_a_node_of_graphviz(name: str, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "graphviz", types.SimpleNamespace(Source=Source))
     assert functor.visualize() == "<svg/>"
     (text,) = given
-    assert text.count("-> v") == sum(len(value.operands) for value in functor.graph.values)
+    assert text.count('-> "%') == sum(len(value.operands) for value in functor.graph.values)
     assert all(f'"{output}" [shape' in text for output, _ in functor.graph.outputs)
 
 
@@ -75,3 +75,17 @@ def test_registers_come_from_build_reports() -> None:
     assert found.registers == (128, 140)
     assert str(found).endswith("140 registers in place of 128")
     assert drawing.cost((), (), (8, 8, 8), None, (plain, None)).registers is None
+
+
+def test_tiles_are_drawn_as_they_are_written(without_graphviz: None) -> None:
+    function = pycutlass.epilogue_function(lambda x: {"D": x, "total": epilogue.sum(x, axis=1, tile=64)})
+    assert "sum(%0, axis=1, tile=64)  : (tiles, M)" in function.visualize()
+    assert '[label="sum, axis=1, tile=64"]' in drawing.as_dot("f", function.graph, {}, "")
+
+
+def test_an_output_may_be_called_as_a_value_is_numbered() -> None:
+    function = pycutlass.epilogue_function(lambda x: {"D": x * 2.0, "v2": x + 1.0})
+    lines = drawing.as_dot('a "quoted" name', function.graph, {}, "").splitlines()
+    nodes = [line.split()[0] for line in lines if ("[label=" in line and "->" not in line) or "bold" in line]
+    assert len(nodes) == len({node.strip('"') for node in nodes}) == len(function.graph.values) + 2
+    assert lines[0].count('"') == 2

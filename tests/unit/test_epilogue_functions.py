@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import pickle
+import re
 import subprocess
 import sys
 from typing import Any
@@ -259,10 +260,36 @@ def test_what_cannot_be_traced_is_refused(function: Any, said: str) -> None:
         (lambda t: torch.maximum(t, t * 2), lambda t: epilogue.maximum(t, t * 2)),
         (lambda t: torch.rsqrt(torch.abs(t)), lambda t: epilogue.rsqrt(abs(t))),
         (lambda t: torch.mul(t, 2.0), lambda t: t * 2.0),
+        (lambda t: torch.nn.Softplus()(t), lambda t: epilogue.softplus(t)),
+        (lambda t: functional.softplus(t, beta=1.0), lambda t: epilogue.softplus(t)),
+        (lambda t: torch.nn.GELU()(t) + torch.nn.GELU("tanh")(t), lambda t: gelu(t) + epilogue.gelu_tanh(t)),
+        (lambda t: torch.nn.ReLU()(torch.nn.LeakyReLU()(t)), lambda t: relu(epilogue.leaky_relu(t, 0.01))),
+        (lambda t: torch.add(t, t * 2.0, alpha=1), lambda t: t + t * 2.0),
+        (lambda t: torch.where(torch.lt(t, 1), t, 1.0), lambda t: epilogue.where(t < 1, t, 1.0)),
+        (lambda t: torch.where(torch.eq(t, 1), 0.0, t), lambda t: epilogue.where(t == 1, 0.0, t)),
+        (lambda t: torch.tensor(7.0) // t, lambda t: 7.0 // t),
     ],
 )
 def test_functions_of_torch_trace(function: Any, same: Any) -> None:
     assert pycutlass.epilogue_function(function) == pycutlass.epilogue_function(same)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda t: torch.where(torch.equal(t, t + 1), 1.0, t), "equal: it is one truth value for all elements"),
+        (lambda t: functional.gelu(t, approximate="foo"), "gelu with approximate='foo': torch's functions that trace"),
+        (lambda t: torch.add(t, t * 2.0, alpha=False), "add with alpha=False: .* For another alpha write x"),
+        (lambda t: torch.add(t, t * 2.0, alpha=2), "add with alpha=2: "),
+        (lambda t: functional.relu(t, inplace=True), "relu with inplace=True: "),
+        (lambda t: torch.nn.Softplus(2.0)(t), r"softplus with beta=2.0: .* For another beta write softplus\(beta \* x"),
+        (lambda t: functional.leaky_relu(t, negative_slope=False), "real numbers, and is given False"),
+        (lambda t: torch.clamp(t, min=False), "real numbers, and is given False"),
+        (lambda t: torch.div(t, 2.0, rounding_mode="trunc"), "div with rounding_mode='trunc'"),
+    ],
+)
+def test_what_torch_computes_otherwise_is_refused(function: Any, said: str) -> None:
+    assert re.search(said, refused(function))
 
 
 @pytest.mark.parametrize(
@@ -333,6 +360,14 @@ def test_a_number_beyond_f32_is_refused() -> None:
     with pytest.raises(DescriptionError, match="has the number 1e\\+60"):
         function(cutlass.float32, 4)
     assert function(cutlass.float64, 1).compute.short == "f64"
+
+
+def test_each_number_is_looked_at() -> None:
+    def near(accum: Any) -> Any:
+        return epilogue.where(accum > 0, 65520.0, 65519.99)
+
+    with pytest.raises(DescriptionError, match=r"has the number 65520, which is beyond cutlass\.float16"):
+        pycutlass.epilogue_function(near)(cutlass.float16, 8, cutlass.float32, cutlass.float16)
 
 
 def test_markers_may_be_text() -> None:
