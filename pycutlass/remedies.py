@@ -94,8 +94,8 @@ def _described(name: str, given: str | None) -> str:
         return ""
     name = name.partition("[")[0]
     return (
-        f"declare its type: in the function, as in {name}: Row(cutlass.{given}), or when that is given its types, "
-        f"{name}=cutlass.{given}"
+        f"declare its type: in the function, in parentheses behind the annotation of {name}, as in "
+        f"Row(cutlass.{given}), or when that is given its types, {name}=cutlass.{given}"
     )
 
 

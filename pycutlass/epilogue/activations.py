@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pycutlass.calls import meant, no_such_field, public, shown
 from pycutlass.errors import DescriptionError
-from pycutlass.integers import attribute
+from pycutlass.integers import attribute, shape_of
 from pycutlass.types import ELEMENT_OF_TAG, Element, element
 
 __all__ = [
@@ -80,6 +80,11 @@ class Activation(_Fixed, ABC):
         """Apply the activation to a value of an epilogue function; make an activation of anything else."""
         if given and hasattr(type(given[0]), "activated"):
             return given[0].activated(cls, *given[1:], **named)
+        if given and _is_of_numbers(given[0]):
+            raise DescriptionError(
+                f"{cls.__name__} takes a value of an epilogue function, or an element type, and is given "
+                f"{shown(given[0])}: of numbers and arrays it is {cls.__name__}.numpy(x)"
+            )
         return super().__new__(cls)
 
     def __init_subclass__(cls) -> None:
@@ -296,6 +301,13 @@ class gelu_tanh(Activation):
     def numpy(x: Any) -> Array:
         """Return x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
         return _in_f64(_gelu_tanh, x)
+
+
+def _is_of_numbers(given: Any) -> bool:
+    """Return whether an activation is given what it cannot be made with: a number or an array, and no element type."""
+    if isinstance(given, type | np.dtype):
+        return False
+    return isinstance(given, int | float | list | tuple) or shape_of(given) is not None
 
 
 def _in_f64(function: Callable[[Array], Array], x: Any) -> Array:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pycutlass.calls import shown
 from pycutlass.epilogue.graph import Graph, Value, element_named
 from pycutlass.epilogue.protocol import Port
 from pycutlass.errors import ArgumentTypeError
@@ -195,18 +197,23 @@ def cost(
     Raises
     ------
     ArgumentTypeError
-        No problem, or no bandwidth.
+        No problem, no bandwidth, or something else than operations.
     """
     extents = attribute(problem, "extents")
     size = several(problem, 3) if extents is None else several(extents, 3)
-    if size is None:
+    if size is None or min(size) < 0:
         raise ArgumentTypeError(
-            f"cost takes a problem, M, N and K, got {type(problem).__name__}: that of a convolution is "
+            f"cost takes a problem, M, N and K, got {shown(problem)}: that of a convolution is "
             f"cutlass.conv.implicit_gemm_problem_size(operator, problem)"
         )
     speed = _H200 if bandwidth is None else real(bandwidth)
-    if not speed or speed < 0:
-        raise ArgumentTypeError(f"bandwidth is in bytes per second and positive, got {bandwidth!r}")
+    if speed is None or not 0 < speed < math.inf:
+        raise ArgumentTypeError(f"bandwidth is in bytes per second and positive, got {shown(bandwidth)}")
+    for name, operation in zip(("plain", "fused"), operations, strict=True):
+        if operation is not None and not hasattr(operation, "artifacts"):
+            raise ArgumentTypeError(
+                f"{name} is a compiled operation, whose registers are compared; got {shown(operation)}"
+            )
     batch = attribute(problem, "batch") or 1
     m, n, _ = size
 

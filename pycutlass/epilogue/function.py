@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pycutlass.calls import public, shown, suggestion
+from pycutlass.calls import no_attribute, public, shown, suggestion
 from pycutlass.epilogue import drawing, function_types
 from pycutlass.epilogue.arrays import numbers, placed
 from pycutlass.epilogue.function_epilogue import FunctionEpilogue
@@ -137,7 +137,8 @@ class EpilogueFunction:
                 f"{where_called()}{self.name} is an epilogue function, which is called with types, and is given a "
                 f"value of another one: what several functions share is a plain function, without the decorator"
             )
-        if isinstance(element_output, list | tuple) or attribute(element_output, "ndim"):
+        is_array = not isinstance(element_output, type) and attribute(element_output, "ndim")
+        if isinstance(element_output, list | tuple) or is_array:
             raise ArgumentTypeError(
                 f"{self.name} is called with the type and the alignment of D, as in {self.name}(cutlass.float16, 8), "
                 f"and is given a {type(element_output).__name__}: on arrays it is computed by {self.name}.numpy(...)"
@@ -219,6 +220,14 @@ class EpilogueFunction:
     def visualize(self) -> str:
         """Return a drawing of the graph: SVG where graphviz is installed, else text."""
         return drawing.drawn(self.name, self.graph, {}, "")
+
+    def __getattr__(self, name: str) -> Any:
+        """Say of what the functor has that it is there."""
+        called = self.__dict__.get("name", "")
+        near = ""
+        if not name.startswith("_") and hasattr(FunctionEpilogue, name):
+            near = f" The functor has it, which is the function with types, as {called}(cutlass.float16, 8) is"
+        raise no_attribute(f"the epilogue function {called}", name, near)
 
     def __repr__(self) -> str:
         return f"<epilogue function {self.name}({', '.join(each.name for each in self.graph.inputs)})>"

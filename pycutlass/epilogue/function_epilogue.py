@@ -128,6 +128,7 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         self._make_ports(dict(self.types))
         function_types.check_names(self.name, self.function.graph)
         function_types.check_constants(self.name, self.function.graph, compute)
+        function_types.check_bytes(self.name, len(self.scalar_table), len(self.ports))
         function_types.check_pairs(self.name, self.function.graph, length)
 
     def _make_ports(self, types: Mapping[str, Any]) -> None:
@@ -281,7 +282,7 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         Raises
         ------
         ArgumentTypeError
-            No problem, or no bandwidth.
+            No problem, no bandwidth, or something else than operations.
         """
         return drawing.cost(self.inputs, self.outputs, problem, bandwidth, (plain, fused))
 

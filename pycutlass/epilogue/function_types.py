@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core
+from pycutlass.calls import counted
 from pycutlass.epilogue.graph import Graph
 from pycutlass.epilogue.protocol import Port
 from pycutlass.errors import DescriptionError
@@ -16,6 +17,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.types import ELEMENTS, Element
 
 __all__ = [
+    "check_bytes",
     "check_constants",
     "check_indices",
     "check_names",
@@ -29,6 +31,8 @@ _COMPUTE = ("f16", "bf16", "f32", "f64")
 _STORED = ("f16", "bf16", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2")
 #: Bytes that a call record has for a name, without the last (include/pycutlass/abi.h).
 _LONGEST_NAME = 23
+#: Bytes that the parameters of a kernel have at most, and of them a scalar and a tensor (include/pycutlass/epilogue.h).
+_MOST_BYTES, _SCALAR_BYTES, _PORT_BYTES = 32764, 16, 24
 
 
 def check_types(name: str, output: Element, compute: Element) -> None:
@@ -107,6 +111,16 @@ def check_constants(name: str, graph: Graph, compute: Element) -> None:
                 f"{name} has the number {called}{_digits(number)}, which is beyond {compute}: use a smaller one, or "
                 f"{wider}"
             )
+
+
+def check_bytes(name: str, scalars: int, tensors: int) -> None:
+    """Raise DescriptionError where what a launch is given is beyond what a kernel's parameters can be."""
+    size = _SCALAR_BYTES * scalars + _PORT_BYTES * tensors
+    if size > _MOST_BYTES:
+        raise DescriptionError(
+            f"{name} has {counted(scalars, 'scalar')} and {counted(tensors, 'tensor')}, {size:,} bytes of a launch, "
+            f"and parameters of a kernel have at most {_MOST_BYTES:,}: put numbers together in a Row, Column or Tensor"
+        )
 
 
 def _digits(number: float) -> str:

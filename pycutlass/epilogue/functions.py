@@ -18,7 +18,7 @@ from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.pairs import pairs
 from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.top_k import top_k
-from pycutlass.epilogue.traced import Reduced, Traced, applied
+from pycutlass.epilogue.traced import Reduced, Traced, applied, check_known
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.integers import as_int
 from pycutlass.types import ELEMENT_OF_TAG, element
@@ -52,6 +52,10 @@ __all__ = [
 
 #: Types that a value can be rounded to on its way.
 _CAST = ("f16", "bf16", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2")
+
+
+#: What `minimum` and `maximum` are.
+_OF_TWO = {"min": "lesser", "max": "greater"}
 
 
 def _node(name: str, *operands: Any) -> Any:
@@ -217,6 +221,12 @@ def cast(x: Any, kind: Any) -> Any:
 
 
 def _reduce(name: str, x: Any, axis: Any, tile: Any = None) -> Any:
+    if isinstance(axis, Traced | Reduced) and name in ("max", "min"):
+        raise DescriptionError(
+            f"{where_called()}{name} reduces one value along an axis, and is given two: the {_OF_TWO[name]} of two is "
+            f"pycutlass.epilogue.{name}imum(x, y)"
+        )
+    check_known(name, axis=axis, tile=tile)
     number = None if axis is None else as_int(axis)
     if axis is not None and number not in (0, 1, -1, -2):
         raise DescriptionError(

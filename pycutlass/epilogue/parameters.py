@@ -13,7 +13,8 @@ from pycutlass.calls import shown
 from pycutlass.epilogue.graph import Graph, Input, Value, element_named
 from pycutlass.epilogue.places import names_here, where_raised
 from pycutlass.epilogue.protocol import Scalar
-from pycutlass.epilogue.traced import Reduced, Trace, Traced
+from pycutlass.epilogue.trace import Trace
+from pycutlass.epilogue.traced import Reduced, Traced
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError, PyCutlassError
 from pycutlass.integers import real
 from pycutlass.types import element
@@ -126,9 +127,19 @@ def traced(function: Callable[..., Any], inputs: tuple[Input, ...], name: str) -
         raise
     except Exception as error:  # of the user's code
         raise DescriptionError(
-            f"{where_raised(error)}{name} raised {type(error).__name__} while it was traced: {error}"
+            f"{where_raised(error)}{name} raised {type(error).__name__} while it was traced{_said_by(error)}"
         ) from error
-    return trace.graph(_outputs(trace, returned, name))
+    outputs = _outputs(trace, returned, name)
+    return trace.graph({key: value._number for key, value in outputs.items()})
+
+
+def _said_by(error: Exception) -> str:
+    """Return the message of an exception of anyone's, for the end of ours; nothing where it has none."""
+    try:
+        said = str(error)
+    except Exception:  # of whoever wrote the class
+        return ""
+    return f": {said}" if said else ""
 
 
 def parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
@@ -141,10 +152,7 @@ def parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
     """
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise DescriptionError(f"{name} is a generator or asynchronous: an epilogue function returns D, once")
-    try:  # annotations may be text, of names where the function is written
-        signature = inspect.signature(function, eval_str=True, locals=names_here())
-    except Exception:  # a name that is not there
-        signature = inspect.signature(function)
+    signature = _signature(function, name)
     inputs: list[Input] = []
     for each in signature.parameters.values():
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
@@ -167,10 +175,25 @@ def parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
     return tuple(inputs)
 
 
+def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    try:  # annotations may be text, of names where the function is written
+        return inspect.signature(function, eval_str=True, locals=names_here())
+    except Exception:  # a name that is not there
+        try:
+            return inspect.signature(function)
+        except Exception as error:  # of functions written in C, or of whoever wrote the class
+            raise DescriptionError(
+                f"{name} does not say what its parameters are, as functions written in C do not: write a function that "
+                f"calls it, as in def f(accum): return {name}(accum)"
+            ) from error
+
+
 def _marker(parameter: inspect.Parameter) -> Any:
     marker = parameter.annotation
     if isinstance(marker, str):  # as class forms have it, or names that could not be found
         word = marker.rpartition(".")[2].strip("'\" ").lower()
+        if word == "scalar()":
+            return Scalar()  # which says how it is written
         return Scalar if word == "scalar" else _MARKERS.get(word, marker)
     return marker
 
@@ -182,10 +205,17 @@ def _accumulator(function: str, parameter: inspect.Parameter) -> Input:
             f"{function} is a method, whose first parameter is {name}: write a function, def {function}(accum, ...)"
         )
     is_left_out = isinstance(marker, Marker) or marker is Scalar
-    if is_left_out and not name.startswith("acc"):  # accum: Tensor is meant well
+    is_meant_well = name.startswith("acc") and marker == Tensor
+    if is_left_out and not is_meant_well:
+        other = f"def {function}(accum)" if name.startswith("acc") else f"def {function}(accum, {name}: ...)"
         raise DescriptionError(
             f"{function} has {name}: {'Scalar' if marker is Scalar else repr(marker)} as its first parameter, which is "
-            f"the accumulator and has no annotation: def {function}(accum, {name}: ...)"
+            f"the accumulator and has no annotation: {other}"
+        )
+    if parameter.default is not parameter.empty:
+        raise DescriptionError(
+            f"{function} has {name} = {shown(parameter.default)} as its first parameter, which is the accumulator and "
+            f"has no default: def {function}(accum, ...)"
         )
     return Input(_ACCUMULATOR, "accumulator")
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pycutlass import _core
 from pycutlass.calls import public, unknown_keywords
 from pycutlass.epilogue.scalars import EpilogueScalars, pack
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import Family
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.types import Element, element
@@ -119,6 +119,9 @@ class Port:
 class Scalar:
     """A scalar of a launch.
 
+    As an annotation of an epilogue function it is written without parentheses, as in ``alpha: Scalar``, or
+    ``alpha: Scalar = 1.0``, by which it may be left out.
+
     Parameters
     ----------
     name : str
@@ -127,11 +130,23 @@ class Scalar:
         Where it is left out; without one it must be given.
     on_device : bool
         Whether kernels read it from device memory, too.
+
+    Raises
+    ------
+    DescriptionError
+        No name.
     """
 
-    name: str
+    name: str = ""
     default: float | None = None
     on_device: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.name) is str and not self.name:
+            raise DescriptionError(
+                "Scalar is written without parentheses in an epilogue function, as in alpha: Scalar, or with a default "
+                "alpha: Scalar = 1.0"
+            )
 
 
 class Epilogue(ABC):

@@ -9,7 +9,7 @@ from pycutlass.epilogue.arrays import numbers
 from pycutlass.epilogue.graph import Graph, Value
 from pycutlass.epilogue.nodes import largest
 from pycutlass.epilogue.places import where_called
-from pycutlass.epilogue.traced import Reduced, Traced
+from pycutlass.epilogue.traced import Reduced, Traced, check_known
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.integers import as_int
 
@@ -59,6 +59,7 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     >>> found["values"].tolist(), found["experts"].tolist()
     ([[5.0, 4.0]], [[2, 1]])
     """
+    check_known("top_k", k=k)
     count = as_int(k)
     if count is None or not 1 <= count <= _MOST:
         remedy = ": k is an integer that is known when the function is traced, as in top_k(x, 2)"

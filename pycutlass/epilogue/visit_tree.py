@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -191,13 +192,20 @@ def _graph(tree: EpilogueVisitTree, name: str) -> tuple[Any, str]:
     call = type(tree).__call__
     if call is EpilogueVisitTree.__call__:
         tree()
+    first = next(iter(inspect.signature(call).parameters), "")
+    if not first or first.startswith("acc"):
+        raise DescriptionError(
+            f"__call__ of {name} has {first or 'nothing'} as its first parameter, which is self in a class: def "
+            f"__call__(self, accum, ...)"
+        )
     main = ""
 
     def named(*values: Any) -> dict[str, Any]:
         nonlocal main
-        returned, variables = _with_variables(call, tree, *values)
+        returned, variables, written = _with_variables(call, tree, *values)
         outputs = returned if isinstance(returned, tuple) else (returned,)
-        names = [_name(name, output, variables) for output in outputs]
+        each_written = written if len(written) == len(outputs) else [""] * len(outputs)
+        names = [_name(name, *each, variables) for each in zip(outputs, each_written, strict=True)]
         if len(set(names)) < len(names):
             raise DescriptionError(f"{name} returns {', '.join(names)}: return each variable once")
         matrices = [each for each, output in zip(names, outputs, strict=True) if isinstance(output, Traced)]
@@ -211,29 +219,42 @@ def _graph(tree: EpilogueVisitTree, name: str) -> tuple[Any, str]:
     return graph, main
 
 
-def _with_variables(call: Callable[..., Any], *values: Any) -> tuple[Any, dict[str, Any]]:
-    """Return what `call` returns, and its variables at that point."""
+def _with_variables(call: Callable[..., Any], *values: Any) -> tuple[Any, dict[str, Any], list[str]]:
+    """Return what `call` returns, its variables at that point, and which of them the return statement has."""
     code = getattr(inspect.unwrap(call), "__code__", None)
     variables: dict[str, Any] = {}
+    written: list[str] = []
     before = sys.getprofile()
 
     def look(frame: FrameType, event: str, _: Any) -> None:
         if event == "return" and frame.f_code is code:
             variables.clear()
             variables.update(frame.f_locals)
+            written[:] = _loaded_last(frame.f_code, frame.f_lasti)
 
     sys.setprofile(look)
     try:
         returned = call(*values)
     finally:
         sys.setprofile(before)
-    return returned, variables
+    return returned, variables, written
 
 
-def _name(tree: str, output: Any, variables: Mapping[str, Any]) -> str:
-    """Return the variable that an output is kept in."""
-    for name, value in variables.items():
-        if value is output and isinstance(output, Traced | Reduced):
+def _loaded_last(code: CodeType, last: int) -> list[str]:
+    """Return the variables that code loads for the return at an offset, in order."""
+    names: list[str] = []
+    for each in reversed([each for each in dis.get_instructions(code) if each.offset < last]):
+        if each.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+            names[:0] = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+        elif each.opname not in ("BUILD_TUPLE", "NOP"):
+            break
+    return names
+
+
+def _name(tree: str, output: Any, written: str, variables: Mapping[str, Any]) -> str:
+    """Return the variable that an output is kept in: that which the return statement has, where it has one."""
+    for name in (written, *variables):
+        if name in variables and variables[name] is output and isinstance(output, Traced | Reduced):
             return name
     raise DescriptionError(
         f"{tree} returns {shown(output)}, which is none of its variables: outputs have their names, so write D = ..., "

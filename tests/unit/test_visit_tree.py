@@ -140,6 +140,51 @@ def test_equal_classes_make_equal_kernels() -> None:
     assert pickle.loads(pickle.dumps(operation)) == operation
 
 
+class _Alone(EpilogueVisitTree):
+    def __call__(self, accum: "tensor", alpha: "scalar") -> Any:  # type: ignore
+        T = alpha * accum
+        D = T
+        return D
+
+
+class _Other(EpilogueVisitTree):
+    def __call__(self, accum: "tensor", alpha: "scalar") -> Any:  # type: ignore
+        D = alpha * accum
+        T = D
+        return T
+
+
+class _Both(EpilogueVisitTree):
+    def __call__(self, accum: "tensor", alpha: "scalar") -> Any:  # type: ignore
+        T = alpha * accum
+        D = T
+        return T, D
+
+
+@pytest.mark.parametrize(
+    ("kind", "main", "outputs"), [(_Alone, "D", {"D"}), (_Other, "T", {"D"}), (_Both, "D", {"D", "T"})]
+)
+def test_an_output_has_the_name_that_is_returned(kind: Any, main: str, outputs: set[str]) -> None:
+    functor = tree(kind).functor
+    assert functor.main == main and {name for name, _ in functor.graph.outputs} == outputs
+
+
+class _WithoutSelf(EpilogueVisitTree):
+    def __call__(accum: "tensor", alpha: "scalar") -> Any:  # type: ignore # noqa
+        return accum * alpha
+
+
+class _WithoutAny(EpilogueVisitTree):
+    def __call__() -> Any:  # type: ignore
+        return None
+
+
+@pytest.mark.parametrize(("kind", "first"), [(_WithoutSelf, "accum"), (_WithoutAny, "nothing")])
+def test_self_comes_first(kind: Any, first: str) -> None:
+    with pytest.raises(DescriptionError, match=f"has {first} as its first parameter, which is self in a class: def"):
+        tree(kind).initialize()
+
+
 def test_a_profiler_stays() -> None:
     def profiler(*_: Any) -> None:
         """Do nothing."""
