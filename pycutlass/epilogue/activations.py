@@ -82,8 +82,8 @@ class Activation(_Fixed, ABC):
             return given[0].activated(cls, *given[1:], **named)
         if given and _is_of_numbers(given[0]):
             raise DescriptionError(
-                f"{cls.__name__} takes a value of an epilogue function, and is given {shown(given[0])}: of numbers and "
-                f"arrays it is {cls.__name__}.numpy(x)"
+                f"{cls.__name__} takes a value of an epilogue function, or an element type, and is given "
+                f"{shown(given[0])}: of numbers and arrays it is {cls.__name__}.numpy(x)"
             )
         return super().__new__(cls)
 

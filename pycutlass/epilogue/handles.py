@@ -19,7 +19,7 @@ from pycutlass.epilogue.pairs import pairs
 from pycutlass.epilogue.parameters import Column, PerBatch, Row, Source, Tensor
 from pycutlass.epilogue.protocol import Scalar
 from pycutlass.epilogue.top_k import top_k
-from pycutlass.epilogue.traced import applied
+from pycutlass.epilogue.traced import Traced, applied
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 
 __all__ = ["handle_of", "read_handle"]
@@ -157,8 +157,8 @@ def _value(value: Value, operands: list[Any], given: Mapping[str, Any]) -> Any:
     if value.node == "input":
         return given[value.data[0]]
     if value.node == "constant":
-        accumulator = next(iter(given.values()))
-        return accumulator._trace.constant(float.fromhex(value.data[0]))
+        trace = next(iter(given.values()))._trace  # of the accumulator
+        return Traced(trace, trace.constant(float.fromhex(value.data[0])))
     if value.node == "cast":
         return functions.cast(x, element_named(value.data[0]).tag)
     if value.node == "pair":

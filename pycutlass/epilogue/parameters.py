@@ -13,7 +13,8 @@ from pycutlass.calls import shown
 from pycutlass.epilogue.graph import Graph, Input, Value, element_named
 from pycutlass.epilogue.places import names_here, where_raised
 from pycutlass.epilogue.protocol import Scalar
-from pycutlass.epilogue.traced import Reduced, Trace, Traced
+from pycutlass.epilogue.trace import Trace
+from pycutlass.epilogue.traced import Reduced, Traced
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError, PyCutlassError
 from pycutlass.integers import real
 from pycutlass.types import element
@@ -128,7 +129,8 @@ def traced(function: Callable[..., Any], inputs: tuple[Input, ...], name: str) -
         raise DescriptionError(
             f"{where_raised(error)}{name} raised {type(error).__name__} while it was traced{_said_by(error)}"
         ) from error
-    return trace.graph(_outputs(trace, returned, name))
+    outputs = _outputs(trace, returned, name)
+    return trace.graph({key: value._number for key, value in outputs.items()})
 
 
 def _said_by(error: Exception) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from pycutlass.calls import shown
 from pycutlass.epilogue import libraries
-from pycutlass.epilogue.columns import Columns
-from pycutlass.epilogue.graph import Graph, Input, Value
+from pycutlass.epilogue.graph import Value
 from pycutlass.epilogue.nodes import NODES, Node
 from pycutlass.epilogue.places import where_called
+from pycutlass.epilogue.trace import Trace
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.integers import attribute, real, shape_of
 
@@ -28,111 +26,6 @@ _WRITTEN = {
     "gelu": 'write gelu(x), or gelu_tanh(x), which is approximate="tanh"',
     "leaky_relu": "write leaky_relu(x, 0.01), with one slope, which is 0.2 where it is left out",
 }
-
-
-class Trace:
-    """The values of a function while it is traced, each of which is there once.
-
-    Parameters
-    ----------
-    inputs : tuple of Input
-        The function's parameters.
-    """
-
-    def __init__(self, inputs: tuple[Input, ...]) -> None:
-        self.inputs = inputs
-        self.values: list[Value] = []
-        self.lines: list[str] = []
-        self._by_name = {each.name: each for each in inputs}
-        self._numbers: dict[Value, int] = {}
-        self.columns = Columns(self._by_name)
-
-    def add(self, value: Value) -> int:
-        """Return the number of a value, which is new or was there."""
-        number = self._numbers.get(value)
-        if number is None:
-            number = self._numbers[value] = len(self.values)
-            self.values.append(value)
-            self.lines.append(where_called())
-            self.columns.add(value)
-        return number
-
-    def with_columns(self, numbers: Iterable[int], columns: str) -> list[str]:
-        """Return the names of the rows and matrices with such columns (`Columns.of`) that values are computed from."""
-        needed = dict.fromkeys(each for number in numbers for each in self._needed(number))
-        inputs = (each for each in needed if self.values[each].node == "input" and self.columns.of(each) == columns)
-        named = (self._by_name[self.values[each].data[0]] for each in inputs)
-        return [each.name for each in named if each.form in ("row", "matrix")]
-
-    def is_truth(self, number: int) -> bool:
-        """Return whether a value is a truth value."""
-        node = self.values[number].node
-        return node in NODES and NODES[node].makes == "t"
-
-    def constant(self, number: float) -> Traced:
-        """Return a number of the function's own."""
-        return Traced(self, self.add(Value("constant", (), (number.hex(),))))
-
-    def graph(self, outputs: dict[str, Traced | Reduced]) -> Graph:
-        """Return the graph of what the function has returned.
-
-        Raises
-        ------
-        DescriptionError
-            An input or a value that no output needs.
-        """
-        order: dict[int, int] = {}
-        for each in outputs.values():
-            for number in self._needed(each._number):
-                order.setdefault(number, len(order))
-        used = {self.values[number].data[0] for number in order if self.values[number].node == "input"}
-        for parameter in self.inputs:
-            if parameter.name not in used:
-                if parameter.form == "accumulator":
-                    raise DescriptionError(
-                        "the accumulator, the first parameter, is unused: D and other outputs are computed from it"
-                    )
-                raise DescriptionError(
-                    f"the parameter {parameter.name!r} is unused: no output depends on it. Leave it out, or use it"
-                )
-        used_values = (self.values[number] for number in order)
-        selected = {(value.operands, value.data[0]) for value in used_values if value.node == "top_k"}
-        for number, value in enumerate(self.values):
-            if value.node == "top_k" and (value.operands, value.data[0]) in selected:  # values or indices alone
-                continue
-            if number not in order and value.node not in ("input", "constant"):
-                raise DescriptionError(
-                    f"{self.lines[number]}the result of {_called(value)} is unused: no output depends on it. Return it "
-                    f"by a name of its own, or leave the line out"
-                )
-        values = tuple(
-            Value(value.node, tuple(order[operand] for operand in value.operands), value.data)
-            for value in (self.values[number] for number in order)
-        )
-        inputs = self.inputs
-        if any(value.node == "pair" for value in values):  # what goes with no other columns has those of D
-            given = (each for each in order if self.values[each].node == "input")
-            of_input = {self.values[each].data[0]: self.columns.of(each) for each in given}
-            inputs = tuple(replace(each, halved=of_input[each.name] in ("h", "?")) for each in inputs)
-        return Graph(inputs, values, tuple((name, order[each._number]) for name, each in outputs.items()))
-
-    def _needed(self, last: int) -> Iterator[int]:
-        """Yield what a value needs, and at last the value, without recursion: graphs may be deep."""
-        stack, seen = [(last, False)], set[int]()
-        while stack:
-            number, ready = stack.pop()
-            if ready:
-                yield number
-            elif number not in seen:
-                seen.add(number)
-                stack.append((number, True))
-                stack.extend((operand, False) for operand in reversed(self.values[number].operands))
-
-
-def _called(value: Value) -> str:
-    if value.node == "pair":
-        return f"pairs for {'odd' if value.data == ('1',) else 'even'} columns"
-    return {"cast": "cast", "reduce": value.data[0] if value.data else ""}.get(value.node, value.node)
 
 
 def is_traced(value: Any) -> bool:
@@ -244,7 +137,7 @@ def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
         raise DescriptionError(
             f"{where_called()}{node.name} takes values of the function and real numbers, and is given {what}: {remedy}"
         )
-    return trace.constant(number)
+    return Traced(trace, trace.constant(number))
 
 
 def _is_boolean(operand: Any) -> bool:
@@ -274,10 +167,13 @@ class Reduced:
     __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __iter__ = __len__ = __contains__ = _refuse
     __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = __pos__ = __invert__ = _refuse
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __round__ = __int__ = __index__ = __array__ = _refuse
-    activated = _refuse
     # Python's own would compare objects, and the function would silently go one way.
     __eq__ = __ne__ = _refuse
     __hash__ = object.__hash__
+
+    def activated(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse an activation of the reduction, which `Traced` takes."""
+        self._refuse()
 
 
 class Traced:

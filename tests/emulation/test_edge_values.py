@@ -11,7 +11,7 @@ from edge_values import edges, wrong
 from emulator import Emulator
 
 from pycutlass import cutlass
-from pycutlass.epilogue import EpilogueFunction, Family
+from pycutlass.epilogue import EpilogueFunction, Family, Tensor, epilogue_function, where
 from pycutlass.epilogue.graph import Graph, Input, Value
 from pycutlass.epilogue.nodes import NODES
 from pycutlass.types import element
@@ -52,6 +52,11 @@ def function_of(node: str, data: tuple[str, ...] = ()) -> EpilogueFunction:
     return EpilogueFunction(f"{node}{''.join(data)}", Graph(inputs, tuple(values), (("D", len(values) - 1),)))
 
 
+def divided(accum: Any, x: Tensor, y: Tensor) -> Any:
+    """Return the floors of quotients, which are made of several nodes; y has no part in them."""
+    return where(y == y, accum // x, accum // x)
+
+
 @pytest.mark.parametrize(
     ("compute", "output", "right_to"),
     [
@@ -69,7 +74,12 @@ def test_edge_values(compute: Any, output: Any, right_to: float, emulator: Emula
     x, y = (each.ravel() for each in np.meshgrid(given, given))
     z = np.roll(y, 7)
     text, calls, functors = "", "", []
-    for number, function in enumerate([*map(function_of, NODES), *(function_of("cast", (each,)) for each in CASTS)]):
+    functions = [
+        *map(function_of, NODES),
+        *(function_of("cast", (each,)) for each in CASTS),
+        epilogue_function(divided),
+    ]
+    for number, function in enumerate(functions):
         functors.append(function(output, 1, None, compute))
         body = functors[-1].definitions(Family.AMPERE_GEMM).replace('#include "pycutlass/function_ampere.h"', "")
         text += f"namespace node{number} {{{body}}}\n"
