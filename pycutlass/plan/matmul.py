@@ -68,7 +68,7 @@ def matmul(
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function.
     epilogue_inputs : mapping, optional
-        The tensors and scalars of the epilogue, by name.
+        The tensors and scalars of the epilogue, by name. What has an element for each of the result has its shape.
     out : tensor, optional
         Where the result is written.
     out_dtype : element type, optional
@@ -172,7 +172,13 @@ def matmul(
         plan = _plan_of(product, made, options, epilogue_inputs, bias)
     target = made.target(plan.kind)
     inputs = {} if epilogue_inputs is None else epilogue_inputs
-    ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
+    ports = {
+        port.name: product.beside(port.name, inputs[port.name], port.columns(product.columns))
+        if port.form == "matrix"
+        else inputs[port.name]
+        for port in plan.kind.epilogue.ports
+        if port.name in inputs
+    }
     if product.is_empty:
         plan.check_empty(product.a, product.b, product.c, ports, bias)
     else:

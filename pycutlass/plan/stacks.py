@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycutlass.errors import ArgumentError
+from pycutlass.integers import shape_of
 from pycutlass.plan.forms import Columns, as_strided, copied, form_of, lies, new_tensor, packed_vector, stacked
 from pycutlass.plan.kind import GemmKind
 from pycutlass.spec import TensorSpec
@@ -16,6 +17,7 @@ __all__ = ["Product", "Result"]
 
 _REMEDY = "pass a contiguous copy, or allow_copy=True"
 _ACCESS = 16
+_BATCHED = 3  # dimensions of what plans take
 
 
 class Product:
@@ -194,6 +196,27 @@ class Product:
             steps.insert(at, max(1, columns))
         return tuple(extents), tuple(steps)
 
+    def taken(self, full: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return shape and strides of a result as a plan takes it; None where it has no such form."""
+        if self.is_folded:
+            found = stacked(full[:-1], strides[:-1])
+            return None if found is None else ((found[0], full[-1]), (found[1], strides[-1]))
+        if not self.is_batched:
+            return full[-2:], strides[-2:]
+        found = stacked(full[:-2], strides[:-2])
+        return None if found is None else ((found[0], *full[-2:]), (found[1], *strides[-2:]))
+
+    def beside(self, name: str, tensor: Any, columns: int) -> Any:
+        """Return a tensor of the epilogue that has the shape of a result as a plan takes it; others as they are."""
+        shape = self.with_columns(columns)
+        if self.is_empty or any(self.is_vector) or len(shape) <= _BATCHED or shape_of(tensor) != shape:
+            return tensor
+        view = wrap(name, tensor)
+        if view.strides is None or view.library not in ("torch", "numpy", "cupy"):
+            return tensor
+        found = self.taken(shape, view.strides)
+        return tensor if found is None else as_strided(name, tensor, view, *found)
+
     def _seen(self, name: str, tensor: Any) -> Any:
         if tensor is None or self.is_empty:
             return None if tensor is None else (self._views[name].dtype_name, self._views[name].shape)
@@ -220,7 +243,7 @@ class Result:
             self.key = view.dtype_name
             return
         full, strides = product.inserted(view.shape, view.strides or (), self._columns)
-        found = self._taken(full, strides)
+        found = product.taken(full, strides)
         looked = None if found is None else TensorView(view.pointer, view.dtype_name, *found, None, view.library, None)
         # Pairs of columns are written where they lie side by side.
         is_turned = columns_of_d(2) < 2 and looked is not None and not lies(looked, True)
@@ -237,23 +260,12 @@ class Result:
             self._copy = new_tensor(out, view, shape, str(view.dtype_name))
             packed = wrap("out", self._copy)
             full, strides = product.inserted(packed.shape or (), packed.strides or (), self._columns)
-            found, view = self._taken(full, strides), packed
+            found, view = product.taken(full, strides), packed
         assert found is not None
         target = out if self._copy is None else self._copy
         as_is = found == (view.shape, view.strides) and view.library != "dlpack"
         self.given = target if as_is else as_strided("out", target, view, *found)
         self.key = (*found, view.dtype_name, view.device, view.library, view.pointer % _ACCESS)
-
-    def _taken(self, full: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return shape and strides of a result as a plan takes it; None where it has no such form."""
-        product = self._product
-        if product.is_folded:
-            found = stacked(full[:-1], strides[:-1])
-            return None if found is None else ((found[0], full[-1]), (found[1], strides[-1]))
-        if not product.is_batched:
-            return full[-2:], strides[-2:]
-        found = stacked(full[:-2], strides[:-2])
-        return None if found is None else ((found[0], *full[-2:]), (found[1], *strides[-2:]))
 
     def target(self, kind: GemmKind) -> Any:
         """Return what the plan writes."""
