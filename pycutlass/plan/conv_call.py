@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
@@ -27,7 +28,7 @@ from pycutlass.plan.pixels import (
     new_pixels,
     pixel_step,
 )
-from pycutlass.plan.readings import element_of, is_number, named_inputs
+from pycutlass.plan.readings import element_of, named_inputs
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = ["Call", "precision_of"]
@@ -55,15 +56,24 @@ class Call:
         As the caller gives them.
     options : mapping
         All options, by name.
+    named : collection of str
+        Those of them that are not left out.
     """
 
     def __init__(
-        self, kind: str, operands: dict[str, Any], result_size: Any, c: Any, bias: Any, options: dict[str, Any]
+        self,
+        kind: str,
+        operands: dict[str, Any],
+        result_size: Any,
+        c: Any,
+        bias: Any,
+        options: dict[str, Any],
+        named: Collection[str],
     ) -> None:
         check_epilogue(options["epilogue"])
         self._kind, self._direction, self._geometry = kind, direction_of(kind), geometry_in(options)
         self._result_size, self._inputs = result_size, named_inputs(options["epilogue_inputs"]) or None
-        self._said, self._names = options, tuple(operands)
+        self._said, self._named, self._names = options, named, tuple(operands)
         given = {**operands, "c": c, "bias": bias, "out": options["out"]}
         views = {name: wrap(name, tensor) for name, tensor in given.items() if tensor is not None or name in operands}
         if told_apart(views.get("c"), views.get("bias"))[0] is None and c is not None:  # a vector
@@ -122,9 +132,7 @@ class Call:
     def _check_plan(self, plan: Conv2d) -> None:
         """Refuse a plan of another direction, and options that it has itself."""
         said = {name: self._said[name] for name in _OF_KERNELS}
-        usual = Geometry()
-        for name in (field.name for field in fields(Geometry)):
-            said[name] = None if is_number(getattr(self._geometry, name), getattr(usual, name)) else name
+        said |= {field.name: field.name for field in fields(Geometry) if field.name in self._named}
         check_with_plan(plan, Conv2d, said, self._inputs or {})
         if plan.kind.direction is not self._direction:
             raise ArgumentError(f"the plan is of {plan.kind.direction.name}, and this is {self._kind}: make another")

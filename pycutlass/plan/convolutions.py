@@ -86,7 +86,7 @@ def conv2d(
            [32., 48., 48., 32.]], dtype=float32)
     """
     given = completed("conv2d", options, CallOptions, "x", "w", "c", "bias")
-    return Call("fprop", {"x": x, "w": w}, None, c, bias, given).run()
+    return Call("fprop", {"x": x, "w": w}, None, c, bias, given, options).run()
 
 
 @public
@@ -140,7 +140,7 @@ def conv2d_input(
            [ 4.,  8.,  8.,  4.]], dtype=float32)
     """
     given = completed("conv2d_input", options, CallOptions, "grad", "w", "input_size", "c", "bias")
-    return Call("dgrad", {"grad": grad, "w": w}, input_size, c, bias, given).run()
+    return Call("dgrad", {"grad": grad, "w": w}, input_size, c, bias, given, options).run()
 
 
 @public
@@ -187,4 +187,4 @@ def conv2d_weight(
     8.0
     """
     given = completed("conv2d_weight", options, CallOptions, "grad", "x", "weight_size", "c")
-    return Call("wgrad", {"grad": grad, "x": x}, weight_size, c, None, given).run()
+    return Call("wgrad", {"grad": grad, "x": x}, weight_size, c, None, given, options).run()

@@ -10,17 +10,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import pycutlass
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from pycutlass.pytorch import load_native  # noqa: E402
+pytest.importorskip("torch")
 
 #: What else has loaded the kernels of the library in the process.
 BESIDE = {
@@ -91,13 +86,17 @@ else:
 
 @pytest.mark.parametrize("beside", BESIDE)
 def test_operators_in_cpp_run_a_library_of_kernels(beside: str, tmp_path: Path) -> None:
-    program = _PROGRAM.replace("BESIDE", BESIDE[beside])
+    files = [str(tmp_path / f"{name}.so") for name in ("kernels", "operators")]
+    done = _run(_PROGRAM.replace("BESIDE", BESIDE[beside]), *files)
+    assert done.returncode == 0, f"ended with {done.returncode} after\n{done.stdout}{_named(done.stderr)}"
+
+
+def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own."""
     root = str(Path(pycutlass.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((root, os.environ.get("PYTHONPATH", "")))}
-    command = [sys.executable, "-X", "faulthandler", "-c", program]
-    files = [str(tmp_path / f"{name}.so") for name in ("kernels", "operators")]
-    done = subprocess.run([*command, *files], capture_output=True, text=True, check=False, env=environment, timeout=600)
-    assert done.returncode == 0, f"ended with {done.returncode} after\n{done.stdout}{_named(done.stderr)}"
+    command = [sys.executable, "-X", "faulthandler", "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=600)
 
 
 def _named(report: str) -> str:
@@ -113,32 +112,49 @@ def _name(frame: re.Match[str]) -> str:
     return f"{frame[0]} {' '.join(said.stdout.split())}"
 
 
-class Exported(nn.Module):
-    """A layer whose product is in a library of kernels."""
+_PACKAGE = """
+import sys
+import torch
+from torch.nn import functional
+import pycutlass
+from pycutlass.pytorch import load_native
 
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
+path, package, which = sys.argv[1:]
+x, weight, bias = (torch.randn(shape, device="cuda").half() for shape in ((40, 64), (48, 64), (48,)))
 
-    def forward(self, x: Any, weight: Any, bias: Any) -> Any:
+class Plain(torch.nn.Module):
+    def forward(self, x, weight, bias):
+        return functional.gelu(functional.linear(x, weight, bias))
+
+class Exported(torch.nn.Module):
+    def forward(self, x, weight, bias):
         y = x.new_empty(x.shape[0], weight.shape[0])
-        torch.ops.pycutlass_kernels.run(self.path, "linear", [x, weight.T, bias], [y])
+        torch.ops.pycutlass_kernels.run(path, "linear", [x, weight.T, bias], [y])
         return y
 
-
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own compiler
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # of torch about torch
-def test_a_package_of_aot_inductor_runs_a_library_of_kernels(tmp_path: Path) -> None:
-    path = str(tmp_path / "kernels.so")
-    x, weight, bias = (torch.randn(shape, device="cuda").half() for shape in ((40, 64), (48, 64), (48,)))
-    pycutlass.export_library({"linear": pycutlass.Gemm(x, weight.T, bias=bias, epilogue=pycutlass.gelu)}, path)
+if which == "Exported":
+    plan = pycutlass.Gemm(x, weight.T, bias=bias, epilogue=pycutlass.gelu)
+    pycutlass.export_library({"linear": plan}, path)
     load_native()
-    rows = torch.export.Dim("rows", min=2, max=64)
-    shapes = ({0: rows}, None, None)
-    program = torch.export.export(Exported(path), (x, weight, bias), dynamic_shapes=shapes)
-    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
-    layer = torch._inductor.aoti_load_package(package)
-    for count in (40, 7):
-        made = layer(x[:count], weight, bias)
-        wanted = functional.gelu(functional.linear(x[:count].double(), weight.double(), bias.double()))
-        torch.testing.assert_close(made.double(), wanted, rtol=8e-3, atol=8e-3)
+shapes = {0: torch.export.Dim("rows", min=2, max=64)}, None, None
+program = torch.export.export(globals()[which](), (x, weight, bias), dynamic_shapes=shapes)
+torch._inductor.aoti_compile_and_package(program, package_path=package)
+layer = torch._inductor.aoti_load_package(package)
+for count in (40, 7):
+    made = layer(x[:count], weight, bias)
+    wanted = functional.gelu(functional.linear(x[:count].double(), weight.double(), bias.double()))
+    torch.testing.assert_close(made.double(), wanted, rtol=8e-3, atol=8e-3)
+"""
+
+
+def test_a_package_of_aot_inductor_runs_a_library_of_kernels(tmp_path: Path) -> None:
+    """Where packages of a layer of torch's own end by a signal, as torch 2.11's do on some machines, none can run."""
+
+    def ended(which: str) -> subprocess.CompletedProcess[str]:
+        files = [str(tmp_path / name) for name in ("kernels.so", f"{which}.pt2")]
+        return _run(_PACKAGE, *files, which)
+
+    done = ended("Exported")
+    if done.returncode < 0 and (plain := ended("Plain")).returncode == done.returncode:
+        pytest.skip(f"packages of torch's own layers end by signal {-plain.returncode} here")
+    assert done.returncode == 0, f"ended with {done.returncode} after\n{done.stdout}{_named(done.stderr)}"

@@ -339,7 +339,7 @@ def test_plans_are_kept_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_has_its_own_options() -> None:
     plan = pycutlass.Conv2d(A, B, padding=1)
     np.testing.assert_allclose(pycutlass.conv2d(A, B, plan=plan), pycutlass.conv2d(A, B, padding=1), rtol=1e-5)
-    for option in ({"alpha": 2}, {"padding": 1}, {"precision": "tf32"}, {"epilogue": pycutlass.relu}):
+    for option in ({"alpha": 2}, {"padding": 1}, {"padding": 0}, {"precision": "tf32"}, {"epilogue": pycutlass.relu}):
         with pytest.raises(ArgumentError, match=f"{next(iter(option))} and a plan are given"):
             pycutlass.conv2d(A, B, plan=plan, **option)
     with pytest.raises(ArgumentError, match="the plan is of fprop, and this is wgrad"):
