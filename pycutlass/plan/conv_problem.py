@@ -157,8 +157,8 @@ def _result(size: Any, view: TensorView, name: str) -> TensorSpec:
         order = "(K, C / groups, R, S)" if view.library == "torch" else "(K, R, S, C / groups)"
     if size is None:
         raise ArgumentError(
-            f"{name} is missing, of a plan result_size: the shape of the gradient, {order}, does not follow from the "
-            f"operands"
+            f"{name} is missing, which a plan calls result_size: the shape of the gradient, {order}, does not follow "
+            f"from the operands"
         )
     found = several(size, 4)
     if found is None:

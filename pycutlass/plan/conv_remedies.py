@@ -61,11 +61,24 @@ def _more_aligned(kind: Conv2dKind, problem: _core.Conv2dProblemSize, capability
         if aligned == kind or not any(each.supports(size) for each in conv2d_candidates(aligned, capability)):
             continue
         counts = (("C", problem.C, size.C), ("K", problem.K, size.K))
-        to = " and ".join(f"{axis}={count} to {padded}" for axis, count, padded in counts if count != padded)
-        if to:
-            return f"pad {to} with zeros"
+        if to := _padded(counts, problem.groups):
+            return to
         return "pass packed copies of them, since their addresses or pixels are less aligned than their channels"
     return ""
+
+
+def _padded(counts: tuple[tuple[str, int, int], ...], groups: int) -> str:
+    """Return which channels to pad, by their names, numbers and what they have to be; of groups those of each."""
+    few = [(axis, count, to) for axis, count, to in counts if count != to]
+    if groups == 1 or not few:
+        return (
+            "pad " + " and ".join(f"{axis}={count} to {to}" for axis, count, to in few) + " with zeros" if few else ""
+        )
+    each = " and ".join(f"{axis} / groups={count // groups} to {to // groups}" for axis, count, to in few)
+    return (
+        f"pad {each} with zeros in each of the {groups} groups, behind its own channels, and take the own channels of "
+        f"each group of the result"
+    )
 
 
 def _up(count: int, step: int) -> int:

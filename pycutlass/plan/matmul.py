@@ -134,7 +134,8 @@ def matmul(
             key = None if tensors is None else Seen(tensors, given, bias is not None, precision)
             shortcut = None if key is None else known(key)
         except Exception as error:  # scalars in device memory, or types of the user's own
-            raise bad_options("matmul", error) from error
+            names = ("alpha", "beta", "epilogue", "out_dtype", "accumulator_dtype", "precision")
+            raise bad_options("matmul", error, dict(zip(names, given, strict=True))) from error
         if key is not None and shortcut is not None:
             result = shortcut.run(key, a, b, source, out, stream)
             if result is not None:

@@ -50,8 +50,16 @@ class KeptPlans(Generic[_Kept]):
             return self._plans.setdefault(key, made)
 
 
-def bad_options(who: str, error: Exception) -> ArgumentTypeError:
-    """Return the exception for options that cannot be told apart."""
+def bad_options(who: str, error: Exception, options: Mapping[str, Any] = MappingProxyType({})) -> ArgumentTypeError:
+    """Return the exception for options that cannot be told apart: those that have no hash are named."""
+    for name, value in options.items():
+        try:
+            hash(value)
+        except Exception:  # of arrays, lists, or whoever wrote the class
+            single = f": pass {name}.item()" if hasattr(value, "item") else ""
+            return ArgumentTypeError(
+                f"{name} of {who} must be a number, a type or an epilogue, got {shown(value)}{single}"
+            )
     return ArgumentTypeError(f"the options of {who} must be numbers, types and epilogues: {shown(error)}")
 
 

@@ -231,6 +231,9 @@ def remedy_of(kind: GemmKind) -> str:
         return (
             ". Elements of K must be adjacent in A or B of int8: A by rows, or B by columns, as w.T of weights by rows"
         )
+    for name, operand in (("A", kind.A), ("B", kind.B)):
+        if operand.type.is_integer and not operand.type.is_byte:
+            return f". Of integers, kernels multiply int8 and uint8, and {name} is of {operand.type}: convert it"
     written = ["f64"] if kind.A.type.short == "f64" else ["f16", "bf16", "f32", "s8"]
     written += ["s32"] if kind.A.type.is_integer else []
     if kind.D.type.short not in written:

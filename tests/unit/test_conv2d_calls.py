@@ -125,6 +125,18 @@ def test_a_filter_of_even_size_is_padded_the_same_where_dilation_makes_it_odd() 
     torch.testing.assert_close(pycutlass.conv2d(padded, w), exact, rtol=1e-4, atol=1e-4)
 
 
+def test_channels_of_groups_are_padded_as_the_message_says() -> None:
+    w, grad, shape = random(8, 1, 3, 3, dtype=torch.float16), random(3, 8, 5, 1, dtype=torch.float16), (3, 2, 11, 4)
+    options = {"stride": 2, "groups": 2}
+    with pytest.raises(
+        ArgumentError, match=r"pad C / groups=1 to 2 with zeros in each of the 2 groups, behind its own"
+    ):
+        pycutlass.conv2d_input(grad, w, shape, **options)
+    padded = F.pad(w, (0, 0, 0, 0, 0, 1)).to(memory_format=LAST)
+    got = pycutlass.conv2d_input(grad, padded, (3, 4, 11, 4), **options)[:, ::2]
+    check(got, GRAD.conv2d_input(shape, w.double(), grad.double(), **options), w[:, 0].numel(), TOLERANCE[w.dtype])
+
+
 @pytest.mark.parametrize("taps", [1, 3])
 def test_scalars_that_are_left_out_are_those_of_the_function(taps: int) -> None:
     @pycutlass.epilogue_function

@@ -318,6 +318,19 @@ def test_scalars_that_are_left_out_are_those_of_the_function() -> None:
     assert plan.check() <= 1
 
 
+def test_options_that_are_arrays_are_named() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"alpha of matmul must be a number.*: pass alpha\.item\(\)"):
+        pycutlass.matmul(A, B, alpha=np.array(2.0))
+    with pytest.raises(ArgumentTypeError, match="precision of matmul must be"):
+        pycutlass.matmul(A, B, precision=["tf32"])
+
+
+def test_wide_integers_are_refused_by_name() -> None:
+    wide = np.ones((8, 8), np.int32)
+    with pytest.raises(ArgumentError, match=r"kernels multiply int8 and uint8, and A is of cutlass\.int32: convert it"):
+        pycutlass.matmul(wide, wide)
+
+
 def test_a_copy_of_a_batch_of_one() -> None:
     a, b = np.ones((1, 5, 4), np.float32)[..., ::2], np.full((1, 2, 2), 2, np.float32)
     np.testing.assert_array_equal(pycutlass.matmul(a, b, allow_copy=True), np.matmul(a, b))
