@@ -108,7 +108,7 @@ for _ in range(3):
     assert right(a, b, d, -2 * c)
     pycutlass.matmul(a, b, d, beta=1, out=d)  # in place
     assert right(a, b, d, a @ b - 2 * c)
-assert len(products) == 6 + 4, len(products)  # by options
+assert len(products) == 1 + 6 + 4, len(products)  # by options: without alpha, with six, and with what is added
 
 w = b.t()
 once_more(lambda a, b, d: pycutlass.linear(a, b.t(), out=d))
