@@ -352,7 +352,7 @@ def test_models_and_inputs_that_are_none() -> None:
         partition(nn.Linear(8, 8), None)
     with pytest.raises(errors.ArgumentError, match="cannot capture"):
         partition(nn.Linear(8, 8), some(4, 9))
-    with pytest.raises(errors.ArgumentError, match="min_gain are options: pass them as options="):
+    with pytest.raises(errors.ArgumentError, match="min_gain are options, and the third argument is dynamic: pass"):
         partition(nn.Linear(8, 8), some(4, 8), {"min_gain": 0})
 
 

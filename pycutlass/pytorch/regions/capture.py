@@ -105,12 +105,15 @@ def _exported(model: Any, example_inputs: Any, dynamic: Any) -> ExportedProgram:
     try:
         return torch.export.export(model, args, named, dynamic_shapes=_shapes(dynamic, model, args, named))
     except Exception as error:  # of any kind, since the model is the user's
-        how = "torch.compile(model, backend='pycutlass') takes models whose graph breaks"
-        if isinstance(dynamic, Mapping) and dynamic and not set(dynamic) - {each.name for each in fields(Options)}:
-            how = f"{', '.join(dynamic)} are options: pass them as options={{...}}, since the third argument is dynamic"
         said = str(error).rstrip(". \n")
+        if isinstance(dynamic, Mapping) and dynamic and not set(dynamic) - {each.name for each in fields(Options)}:
+            raise ArgumentError(
+                f"{', '.join(dynamic)} are options, and the third argument is dynamic: pass options={{...}}. Of them "
+                f"as dynamic_shapes torch says: {said}"
+            ) from error
         raise ArgumentError(
-            f"torch.export cannot capture {type(model).__name__} as one graph: {said}. {how}"
+            f"torch.export cannot capture {type(model).__name__} as one graph: {said}. "
+            f"torch.compile(model, backend='pycutlass') takes models whose graph breaks"
         ) from error
 
 
