@@ -139,6 +139,8 @@ def _put(made: Path, path: Path) -> None:
 def load_native(path: str | os.PathLike[str] | None = None) -> None:
     """Load the operators ``torch.ops.pycutlass_kernels.*``, once in a process.
 
+    Where they are loaded, by whomever, nothing is done, whatever the path is.
+
     Parameters
     ----------
     path : path, optional
@@ -157,8 +159,6 @@ def load_native(path: str | os.PathLike[str] | None = None) -> None:
     >>> pycutlass.pytorch.load_native()  # doctest: +SKIP
     >>> torch.ops.pycutlass_kernels.run("kernels.so", "linear", [x, w, bias], [y])  # doctest: +SKIP
     """
-    if path is not None and not is_file(as_path("path", path)):
-        raise ArgumentError(f"there is no file {path}: write it with pycutlass.pytorch.build_native")
     if _is_loaded():  # by whomever
         return
     if path is None:
@@ -173,6 +173,8 @@ def load_native(path: str | os.PathLike[str] | None = None) -> None:
 
 
 def _load(path: Path) -> None:
+    if not is_file(path):
+        raise ArgumentError(f"there is no file {path}: write it with pycutlass.pytorch.build_native")
     if is_cut_off(path):
         raise ArgumentError(f"{path} cannot be loaded as the operators in C++: its end is missing. Copy it again")
     try:
