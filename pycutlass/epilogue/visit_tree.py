@@ -246,6 +246,9 @@ def _loaded_last(code: CodeType, last: int) -> list[str]:
     for each in reversed([each for each in dis.get_instructions(code) if each.offset < last]):
         if each.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
             names[:0] = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+        elif each.opname == "STORE_FAST_LOAD_FAST":  # from Python 3.13 on: what it stores was made before
+            names[:0] = each.argval[1:]
+            break
         elif each.opname not in ("BUILD_TUPLE", "NOP"):
             break
     return names
