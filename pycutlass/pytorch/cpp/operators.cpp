@@ -220,6 +220,16 @@ bool is_float(ScalarType type) {
          type == ScalarType::BFloat16 || type == ScalarType::Float8_e4m3fn || type == ScalarType::Float8_e5m2;
 }
 
+/// Makes all floats NaN, where torch can.
+void fill_with_nan(std::vector<Tensor> const& tensors) noexcept {
+  try {
+    for (auto const& tensor : tensors) {
+      if (is_float(tensor.scalar_type())) torch::stable::fill_(tensor, std::numeric_limits<double>::quiet_NaN());
+    }
+  } catch (...) {  // an error behind another one, which is told
+  }
+}
+
 /// Runs a plan on the current stream. In a package of AOTInductor, torch before 2.13 prints what an operator raises and
 /// goes on with what is in memory: there all floats that were to be written are NaN.
 void run(std::string path, std::string name, std::vector<Tensor> read, std::vector<Tensor> written,
@@ -228,10 +238,7 @@ void run(std::string path, std::string name, std::vector<Tensor> read, std::vect
   try {
     run_plan(path, name, read, written, scalars);
   } catch (...) {
-    for (auto const& tensor : written) {
-      if (aoti_torch_abi_version() >= kRaises || !is_float(tensor.scalar_type())) continue;
-      torch::stable::fill_(tensor, std::numeric_limits<double>::quiet_NaN());
-    }
+    if (aoti_torch_abi_version() < kRaises) fill_with_nan(written);
     throw;
   }
 }
