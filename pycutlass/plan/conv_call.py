@@ -17,7 +17,7 @@ from pycutlass.plan.conv_problem import Geometry, direction_of, extents_of, prob
 from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.kinds import Wanted, check_epilogue, check_types, is_gated
 from pycutlass.plan.matmul import matmul
-from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan, scalars_among
+from pycutlass.plan.options import OF_KERNELS, KeptPlans, check_gradients, check_with_plan, scalars_among
 from pycutlass.plan.pixels import (
     check_shape,
     checked_step,
@@ -34,8 +34,6 @@ from pycutlass.tensor import TensorView, wrap
 __all__ = ["Call", "precision_of"]
 
 _Operator = _core.ConvOperator
-#: Options that plans have for their kernels, and by which those are told apart that were kept.
-_OF_KERNELS = ("alpha", "beta", "epilogue", "out_dtype", "accumulator_dtype", "precision")
 _ACCESS = 16  # of an address, what alignment depends on
 #: Plans that convolutions in one line made, by all that tells kinds of convolutions apart.
 _plans: KeptPlans[Conv2d] = KeptPlans(256, "conv2d")
@@ -131,7 +129,7 @@ class Call:
 
     def _check_plan(self, plan: Conv2d) -> None:
         """Refuse a plan of another direction, and options that it has itself."""
-        said = {name: self._said[name] for name in _OF_KERNELS}
+        said = {name: self._said[name] for name in OF_KERNELS}
         said |= {field.name: field.name for field in fields(Geometry) if field.name in self._named}
         check_with_plan(plan, Conv2d, said, self._inputs or {})
         if plan.kind.direction is not self._direction:
@@ -139,7 +137,7 @@ class Call:
 
     def _plan(self, problem: _core.Conv2dProblemSize) -> Conv2d:
         """Return the plan that was kept for such tensors, or make it."""
-        of_kernels = {name: self._said[name] for name in _OF_KERNELS} | {"precision": self._precision}
+        of_kernels = {name: self._said[name] for name in OF_KERNELS} | {"precision": self._precision}
         inputs, taken = self._inputs, self._taken
 
         def make() -> Conv2d:
@@ -193,7 +191,7 @@ class Call:
             bias=bias,
             out=as_matrix("out", out, view),
             stream=stream,
-            **{name: said[name] for name in _OF_KERNELS} | {"precision": precision},
+            **{name: said[name] for name in OF_KERNELS} | {"precision": precision},
         )
         return out
 

@@ -69,15 +69,16 @@ def _more_aligned(kind: Conv2dKind, problem: _core.Conv2dProblemSize, capability
 
 def _padded(counts: tuple[tuple[str, int, int], ...], groups: int) -> str:
     """Return which channels to pad, by their names, numbers and what they have to be; of groups those of each."""
-    few = [(axis, count, to) for axis, count, to in counts if count != to]
-    if groups == 1 or not few:
-        return (
-            "pad " + " and ".join(f"{axis}={count} to {to}" for axis, count, to in few) + " with zeros" if few else ""
-        )
-    each = " and ".join(f"{axis} / groups={count // groups} to {to // groups}" for axis, count, to in few)
+    of_each = " / groups" if groups > 1 else ""
+    few = [f"{axis}{of_each}={count // groups} to {to // groups}" for axis, count, to in counts if count != to]
+    if not few:
+        return ""
+    padded = f"pad {' and '.join(few)} with zeros"
+    if groups == 1:
+        return padded
     return (
-        f"pad {each} with zeros in each of the {groups} groups, behind its own channels, and take the own channels of "
-        f"each group of the result"
+        f"{padded} in each of the {groups} groups, behind its own channels, and take the own channels of each group of "
+        f"the result"
     )
 
 

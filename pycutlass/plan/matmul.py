@@ -13,7 +13,7 @@ from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, decisive
-from pycutlass.plan.options import KeptPlans, bad_options, check_gradients, check_with_plan, scalars_among
+from pycutlass.plan.options import OF_KERNELS, KeptPlans, bad_options, check_gradients, check_with_plan, scalars_among
 from pycutlass.plan.readings import element_of, is_usual, named_inputs, needs_source
 from pycutlass.plan.scales import NO_SCALES, Scales
 from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, known, precision_of, products, seen
@@ -134,8 +134,7 @@ def matmul(
             key = None if tensors is None else Seen(tensors, given, bias is not None, precision)
             shortcut = None if key is None else known(key)
         except Exception as error:  # scalars in device memory, or types of the user's own
-            names = ("alpha", "beta", "epilogue", "out_dtype", "accumulator_dtype", "precision")
-            raise bad_options("matmul", error, dict(zip(names, given, strict=True))) from error
+            raise bad_options("matmul", error, dict(zip(OF_KERNELS, given, strict=True))) from error
         if key is not None and shortcut is not None:
             result = shortcut.run(key, a, b, source, out, stream)
             if result is not None:

@@ -14,9 +14,11 @@ from pycutlass.integers import shape_of
 from pycutlass.plan.readings import is_same_scalar
 from pycutlass.tensor import TensorView
 
-__all__ = ["KeptPlans", "bad_options", "check_gradients", "check_with_plan", "scalars_among"]
+__all__ = ["OF_KERNELS", "KeptPlans", "bad_options", "check_gradients", "check_with_plan", "scalars_among"]
 
 _Kept = TypeVar("_Kept")
+#: Options of calls in one line that say which kernel is meant: a plan has its own.
+OF_KERNELS = ("alpha", "beta", "epilogue", "out_dtype", "accumulator_dtype", "precision")
 _USUAL: Mapping[str, float] = MappingProxyType({"alpha": 1, "beta": 0})  # where an epilogue has none
 _EXACT = 2**53  # below which float64 has all integers
 

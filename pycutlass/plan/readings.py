@@ -25,7 +25,6 @@ __all__ = [
     "element_of",
     "form_of_c",
     "given_scalars",
-    "is_number",
     "is_same_scalar",
     "is_usual",
     "named_inputs",
@@ -112,14 +111,9 @@ def packed_form(columns: int, out: Element) -> Form:
     return Form(True, alignment)
 
 
-def is_number(value: Any, number: float) -> bool:
-    """Return whether a scalar is a number of Python with this value."""
-    return isinstance(value, int | float) and real(value) == number
-
-
 def is_usual(value: Any, number: float) -> bool:
-    """Return whether a scalar was left out, which is None, or is what those that are left out are."""
-    return value is None or is_number(value, number)
+    """Return whether a scalar was left out, which is None, or is the number of Python that it would be then."""
+    return value is None or (isinstance(value, int | float) and real(value) == number)
 
 
 def is_same_scalar(value: Any, other: Any) -> bool:
