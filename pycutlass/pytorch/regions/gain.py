@@ -25,6 +25,7 @@ from pycutlass.plan.pick import pick, ranking
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.images import Geometry, as_rows, is_product
 from pycutlass.pytorch.options import Options
+from pycutlass.pytorch.regions.cublas import time_of_cublas
 from pycutlass.pytorch.regions.description import folded
 from pycutlass.pytorch.regions.extents import hint_of, packed_spec
 from pycutlass.pytorch.regions.growth import Grown
@@ -107,7 +108,7 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
         problem = _Matrices(packed_spec(a), packed_spec(b), precision_of(a))
     refusal, fused = _predicted(problem, epilogue.function, types, gpu)
     is_as_torchs = product.kind != "grouped" or not product.is_of_torch
-    if refusal or not options.min_gain or (len(region.members) == 1 and is_as_torchs):
+    if refusal or not options.min_gain:
         return Gain(refusal, fused, fused)
     alone = _of_torch(problem, types[:1], gpu)
     if not is_as_torchs:
@@ -117,9 +118,11 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
     return Gain("", fused, alone + _of_others(region, gpu, is_compiled))
 
 
-def _of_torch(problem: _Matrices | _Images, types: tuple[tuple[str, Any], ...], gpu: Device) -> float:
+def _of_torch(problem: _Matrices | _Images | _Groups, types: tuple[tuple[str, Any], ...], gpu: Device) -> float:
     """Return the microseconds of torch's product, or convolution: those of ours without an epilogue, or a part."""
     alone = _predicted(problem, None, types, gpu)[1]
+    if isinstance(problem, _Matrices):
+        return time_of_cublas(alone, problem.a, problem.b, problem.precision, gpu.compute_capability)
     if not isinstance(problem, _Images) or gpu.compute_capability < _NATIVE:
         return alone
     is_full = problem.x.dtype in ("float32", "float64") and problem.precision != "tf32"  # which no tensor core computes
