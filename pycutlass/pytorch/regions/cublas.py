@@ -45,12 +45,12 @@ def time_of_cublas(ours: float, a: TensorSpec, b: TensorSpec, precision: str | N
     if capability < _NATIVE:
         return ours
     is_along_k = a.strides[-1] == 1 and b.strides[-2] == 1
-    rows = min(a.shape[-2], b.shape[-1])
+    rows = a.shape[-2]
     kind = _kind(a, b, precision)
     share = _SHARES.get((kind, is_along_k), 1.0)
     if kind == "16 bits" and rows <= _GEMV_ROWS:
         share = _GEMV_SHARE
-    is_early = kind == "16 bits" and rows <= _EARLY_ROWS
+    is_early = kind == "16 bits" and rows <= _EARLY_ROWS and len(a.shape) == 2
     return ours * share + _EARLY * is_early
 
 
