@@ -93,7 +93,7 @@ def operators(report: Report, rounds: int) -> None:
     import torch
 
     import pycutlass
-    import pycutlass.pytorch  # registers operators  # noqa: F401
+    import pycutlass.pytorch  # registers operators
 
     a, w = (torch.randn(256, 64, device="cuda", dtype=torch.float16) for _ in range(2))
     b, d = w.t(), torch.empty(256, 256, device="cuda", dtype=torch.float16)

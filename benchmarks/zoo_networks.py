@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -142,7 +143,7 @@ class _Recommender(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         sizes = (64, 512, 256, 128)
-        self.bottom = nn.Sequential(*(_layer(a, b) for a, b in zip(sizes, sizes[1:], strict=False)))
+        self.bottom = nn.Sequential(*(_layer(a, b) for a, b in pairwise(sizes)))
         self.top = nn.Sequential(_layer(128 + 32 * 32, 1024), _layer(1024, 512), nn.Linear(512, 8))
         self.embedded = nn.Parameter(torch.randn(31, 128) * 0.1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -221,6 +222,10 @@ class FunctionEpilogue(FrozenValue, Epilogue):
 
         None of pairs, and where `top_k` selects from rows.
         """
+        return self._transposed
+
+    @cached_property  # hundreds of candidates ask the same epilogue
+    def _transposed(self) -> FunctionEpilogue | None:
         if self.graph.is_gated or self.graph.selections:  # whose rows would be columns, which no thread has whole
             return None
         function = self.function.transposed()
@@ -235,6 +240,10 @@ class FunctionEpilogue(FrozenValue, Epilogue):
 
         None of pairs, which a thread has side by side, and where `top_k` selects from rows.
         """
+        return self._by_columns
+
+    @cached_property  # asked as often
+    def _by_columns(self) -> FunctionEpilogue | None:
         if self.graph.is_gated or self.graph.selections:
             return None
         D = TensorDescription(self.output.tag, _core.ColumnMajor, self.epilogue_vector_length)

@@ -6,6 +6,8 @@ copied: the transposed matrix of a row-major one is column-major, at the same pl
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import Epilogue, Gemm, Parts, Tensor, changed
@@ -56,6 +58,7 @@ def _transposed_epilogue(functor: Epilogue) -> Epilogue:
     return transposed or functor
 
 
+@lru_cache(maxsize=128)  # hundreds of candidates have the same operands
 def _transposed(operand: Tensor) -> Tensor:
     """Return what describes the transposed matrix."""
     layout = {_core.RowMajor: _core.ColumnMajor, _core.ColumnMajor: _core.RowMajor}.get(operand.layout, operand.layout)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator
+from typing import Any
 
 from pycutlass.calls import public
 from pycutlass.enums import KernelSchedule
@@ -103,16 +104,17 @@ def tile_descriptions(
         return tuple(tile for tile in drawn if _is_taken(like, capability, tile))
 
 
-def native_tiles_among(
-    like: GemmOperationUniversal, is_wanted: Callable[[TileDescription], bool]
-) -> tuple[TileDescription, ...]:
-    """Return those tiles of `tile_descriptions` for Hopper that are wanted: the others are not looked at."""
+def native_tiles_among(like: GemmOperationUniversal, places: Container[Any]) -> tuple[TileDescription, ...]:
+    """Return those tiles of `tile_descriptions` for Hopper that are in `places`: the others are not even described.
+
+    A place is a schedule, rows, columns, and the two extents of a cluster.
+    """
     capability = next(iter(SM90.shared_memory))
     with silent():
-        return tuple(tile for tile in _native(like) if is_wanted(tile) and _is_taken(like, capability, tile))
+        return tuple(tile for tile in _native(like, places) if _is_taken(like, capability, tile))
 
 
-def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
+def _native(like: GemmOperationUniversal, places: Container[Any] | None = None) -> Iterator[TileDescription]:
     """Yield Hopper-native tiles, the largest first."""
     math = _instruction(like, None)
     if math is None:
@@ -123,6 +125,8 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
     for schedule, depth in itertools.product(_ROWS, depths):
         shapes = itertools.product(_ROWS[schedule], _COLUMNS)
         for (m, n), cluster in itertools.product(sorted(shapes, key=lambda shape: -shape[0] * shape[1]), clusters):
+            if places is not None and (schedule, m, n, *cluster) not in places:
+                continue
             try:
                 tile = TileDescription((m, n, depth * 8 // math.a.bits), None, None, math, (*cluster, 1), schedule)
             except DescriptionError:

@@ -186,7 +186,7 @@ def _tiles_by_plane(kind: GemmKind) -> dict[Any, list[TileDescription]]:
     """Return Hopper-native tiles by schedule, rows, columns and cluster: those of different depths, the usual first."""
     like = _first_native(kind)
     tiles: dict[Any, list[TileDescription]] = {}
-    for tile in () if like is None else native_tiles_among(like, lambda tile: _place(tile) in _PLACES):
+    for tile in () if like is None else native_tiles_among(like, _PLACES):
         tiles.setdefault(_place(tile), []).append(tile)
     return tiles
 
@@ -214,7 +214,7 @@ def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
 def _swapped(kind: GemmKind, like: GemmOperationUniversal, batched: bool) -> Iterator[Candidate]:
     """Yield kernels of the transposed problem: their columns are rows of the problem, of which there are few."""
     of_plane: dict[Any, list[TileDescription]] = {}
-    for tile in native_tiles_among(like, lambda tile: _place(tile) in _SWAPPED_PLACES):
+    for tile in native_tiles_among(like, _SWAPPED_PLACES):
         of_plane.setdefault(_plane(tile), []).append(tile)
     for (schedule, rows), columns in itertools.product(_SWAPPED, _SWAPPED_COLUMNS):
         for tile in of_plane.get((schedule, rows, columns), [])[:2]:
