@@ -7,6 +7,7 @@ copied: the transposed matrix of a row-major one is column-major, at the same pl
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
@@ -59,7 +60,7 @@ def _transposed_epilogue(functor: Epilogue) -> Epilogue:
 
 
 @lru_cache(maxsize=128)  # hundreds of candidates have the same operands
-def _transposed(operand: Tensor) -> Tensor:
+def _transposed(operand: Any) -> Any:  # hashable, as `Tensor` does not say
     """Return what describes the transposed matrix."""
     layout = {_core.RowMajor: _core.ColumnMajor, _core.ColumnMajor: _core.RowMajor}.get(operand.layout, operand.layout)
     return changed(operand, layout=layout)
