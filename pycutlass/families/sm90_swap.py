@@ -59,8 +59,11 @@ def _transposed_epilogue(functor: Epilogue) -> Epilogue:
     return transposed or functor
 
 
-@lru_cache(maxsize=128)  # hundreds of candidates have the same operands
-def _transposed(operand: Any) -> Any:  # hashable, as `Tensor` does not say
+def _turned(operand: Tensor) -> Tensor:
     """Return what describes the transposed matrix."""
     layout = {_core.RowMajor: _core.ColumnMajor, _core.ColumnMajor: _core.RowMajor}.get(operand.layout, operand.layout)
     return changed(operand, layout=layout)
+
+
+#: Hundreds of candidates have the same operands, which are hashable, though `Tensor` does not say so.
+_transposed: Any = lru_cache(maxsize=128)(_turned)

@@ -30,7 +30,7 @@ from pycutlass.plan.predicted import Predicted, Ranked
 from pycutlass.plan.prediction import Prediction
 from pycutlass.plan.traffic import bytes_of_sum
 
-__all__ = ["conv2d_pick", "conv2d_ranking", "conv2d_refused"]
+__all__ = ["conv2d_fastest", "conv2d_pick", "conv2d_ranking", "conv2d_refused"]
 
 _Operator, _Algorithm = _core.ConvOperator, _core.IteratorAlgorithm
 #: How much longer a k-tile takes whose taps each thread looks up: the first layer of ResNet-50 took so much longer by
@@ -84,6 +84,13 @@ def conv2d_ranking(
     """
     predicted = _predicted(kind, problem_size, gpu)
     return tuple(predicted.ranked(place) for place in predicted.supported())
+
+
+def conv2d_fastest(kind: Conv2dKind, problem_size: _core.Conv2dProblemSize, gpu: Device | None = None) -> float | None:
+    """Return the microseconds of the likely fastest candidate for a problem; None where no kernel takes it."""
+    predicted = _predicted(kind, problem_size, gpu)
+    best = next(predicted.supported(), None)
+    return None if best is None else predicted.ranked(best).microseconds
 
 
 @public

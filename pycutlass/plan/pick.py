@@ -122,12 +122,10 @@ def pick(
     """
     predicted = _predicted(kind, m, n, k, batch, gpu)
     places = predicted.supported()
-    best = next(places, None)
+    best = _usable(predicted, next(places, None), min(m, n))
     if best is None:
         raise ArgumentError(_why_none(predicted, kind, (m, n, k), batch, gpu))
     chosen = predicted.candidates[best]
-    if chosen.operation.tile_description.is_gemv and min(m, n) > _MOST_OF_GEMV:
-        raise ArgumentError(_why_none(predicted, kind, (m, n, k), batch, gpu))
     if is_compiled is None or is_compiled(chosen):
         return chosen
     most = predicted.of_all.microseconds[best] * _NEAR
@@ -140,11 +138,18 @@ def pick(
     return chosen
 
 
-def fastest(kind: GemmKind, m: int, n: int, k: int, gpu: Device) -> float | None:
+def fastest(kind: GemmKind, m: int, n: int, k: int, gpu: Device, batch: int | None = None) -> float | None:
     """Return the microseconds of the likely fastest candidate for a product; None where no kernel takes it."""
-    predicted = _predicted(kind, m, n, k, None, gpu)
-    best = next(predicted.supported(), None)
+    predicted = _predicted(kind, m, n, k, batch, gpu)
+    best = _usable(predicted, next(predicted.supported(), None), min(m, n))
     return None if best is None else predicted.ranked(best).microseconds
+
+
+def _usable(predicted: Predicted[Candidate], best: int | None, least: int) -> int | None:
+    """Return the place of the best candidate, unless it is a GEMV kernel for many rows and columns."""
+    if best is None or least <= _MOST_OF_GEMV:
+        return best
+    return None if predicted.candidates[best].operation.tile_description.is_gemv else best
 
 
 def _summation(candidate: Candidate) -> tuple[Any, ...]:

@@ -17,11 +17,11 @@ from pycutlass.plan.composed import TypedFunction
 from pycutlass.plan.constants import constants_of, present_or_named, shipped
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_call import precision_of as precision_of_images
-from pycutlass.plan.conv_pick import conv2d_pick, conv2d_ranking
+from pycutlass.plan.conv_pick import conv2d_fastest, conv2d_pick
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.group_pick import pick_group, rank_group, typical
 from pycutlass.plan.grouped_gemm import GroupedGemm
-from pycutlass.plan.pick import pick, ranking
+from pycutlass.plan.pick import fastest, pick
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.images import Geometry, as_rows, is_product
 from pycutlass.pytorch.options import Options
@@ -157,9 +157,10 @@ class _Matrices:
 
     def chosen(self, plan: Gemm, gpu: Device) -> float:
         """Return how long the likely fastest kernel takes; raise where there is none."""
-        problem = (*plan.size, plan.batch)
-        pick(plan.kind, *problem, gpu)
-        return ranking(plan.kind, *problem, gpu)[0].microseconds
+        found = fastest(plan.kind, *plan.size, gpu, plan.batch)
+        if found is None:
+            pick(plan.kind, *plan.size, plan.batch, gpu)  # says why
+        return math.inf if found is None else found
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,10 @@ class _Images:
 
     def chosen(self, plan: Conv2d, gpu: Device) -> float:
         """Return how long the likely fastest kernel takes; raise where there is none."""
-        conv2d_pick(plan.kind, plan.problem_size, gpu)
-        return conv2d_ranking(plan.kind, plan.problem_size, gpu)[0].microseconds
+        found = conv2d_fastest(plan.kind, plan.problem_size, gpu)
+        if found is None:
+            conv2d_pick(plan.kind, plan.problem_size, gpu)  # says why
+        return math.inf if found is None else found
 
 
 @dataclass(frozen=True)
