@@ -161,17 +161,30 @@ def _with_inductor(model: GraphModule, example_inputs: Sequence[Any], mode: str 
 
     table = select_decomp_table()
     kept = {target: way for target, way in table.items() if not _is_kept(target)}
+    first: list[Found] = []
 
     def inner(graph: GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
-        _with_regions(graph.graph, options)
+        found = _with_regions(graph.graph, options)
+        first.append(found)
+        if len(first) == 1 and not found.regions:
+            raise _NothingTaken
         graph.recompile()
         if "get_decomp_fn" in how:  # a table of our own cannot be part of the key of Inductor's cache
             how["get_decomp_fn"] = select_decomp_table
         return compile_fx_inner(_decomposed(graph, inputs, table), inputs, **how)
 
     patches = dict(list_mode_options(mode)) if mode is not None else {}
-    patches["post_grad_custom_pre_pass"] = _Marked(options, config.post_grad_custom_pre_pass)
-    return compile_fx(model, list(example_inputs), inner_compile=inner, config_patches=patches, decompositions=kept)
+    marked = {**patches, "post_grad_custom_pre_pass": _Marked(options, config.post_grad_custom_pre_pass)}
+    try:
+        return compile_fx(model, list(example_inputs), inner_compile=inner, config_patches=marked, decompositions=kept)
+    except Exception:  # torch may wrap ours
+        if len(first) != 1 or first[0].regions:
+            raise
+        return compile_fx(model, list(example_inputs), config_patches=patches)
+
+
+class _NothingTaken(Exception):  # noqa: N818
+    """The model has no region: Inductor compiles it as if it were alone."""
 
 
 def _is_kept(target: Any) -> bool:

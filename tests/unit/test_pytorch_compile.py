@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import re
 import shutil
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from descriptions import run_python
 from partition_models import BasicBlock, Bottleneck, Counting, Function, GatedMlp, Tied, TransformerBlock
 from torch import nn
+from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -164,6 +166,22 @@ def test_autocast(rest: str, seen: list[list[Region]]) -> None:
 
 
 @needs_compiler
+@needs_compiler
+@pytest.mark.parametrize("is_training", [False, True])
+def test_what_has_no_region_is_compiled_as_inductor_compiles_it(is_training: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.LayerNorm(16), nn.Sigmoid(), nn.Linear(16, 8))
+    x = some(4, 8)
+
+    def code(**how: Any) -> list[str]:
+        torch._dynamo.reset()
+        call = torch.compile(model, **how)
+        with torch.set_grad_enabled(is_training):
+            _, written = run_and_get_code(lambda: gradients(call, model, x) if is_training else call(x))
+        return [re.sub(r"# AOT ID: .*|[0-9a-z]{40,}", "", each) for each in written]
+
+    assert code(backend="pycutlass", options={"min_gain": 0.99}) == code()
+
+
 def test_the_pass_of_inductor() -> None:
     model, seen = GatedMlp().eval(), InductorPass({"min_gain": 0})
     made, x = torch.compile(model, options={"post_grad_custom_pre_pass": seen}), some(4, 16)
