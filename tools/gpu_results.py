@@ -85,6 +85,8 @@ PARTS: tuple[Part, ...] = (
         *(("-P", "-m", "benchmarks.fusion_compile"), "benchmark"),
     ),
     Part("models", "Models", 540, ("-P", "-m", "benchmarks.models"), "benchmark"),
+    Part("zoo", "Twenty models", 540, ("-P", "-m", "benchmarks.zoo"), "benchmark"),
+    Part("compiling", "Compiling models", 540, ("-P", "-m", "benchmarks.compiling"), "benchmark"),
     Part("examples", "Examples", 240, (*_PYTEST, "tests/examples"), "tests"),
     Part("loading", "Loading and unloading kernels", 300, ("-P", "-m", "benchmarks.loading"), "benchmark"),
     Part("imports", "Imports", 180, ("-P", "-m", "benchmarks.imports"), "benchmark"),

@@ -28,6 +28,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from pycutlass import errors
+from pycutlass.device import Device
 from pycutlass.pytorch import Options, compiling, partition
 from pycutlass.pytorch.regions import gain
 from pycutlass.pytorch.regions.partitioner import found_in
@@ -211,6 +212,45 @@ def test_by_default_what_is_predicted_to_gain_is_taken() -> None:
     assert "less is gained than min_gain=0.02" in made.left["linear_1"]
     made = partition(model, some(2048, 512, dtype=torch.bfloat16), options={"sm": 90, "min_gain": 0.99})
     assert not made.regions and set(made.left) == {"linear", "linear_1"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "turned", "count"),
+    [
+        (16, "bfloat16", True, 1),  # few rows: begins while the kernel ahead of it ends
+        (2, "float16", False, 1),  # by CUDA cores
+        (256, "bfloat16", True, 0),  # the same time as cuBLAS's
+        (16, "float32", True, 0),  # of which cuBLAS has faster kernels
+    ],
+)
+def test_products_alone_are_taken_where_cublas_is_slower(rows: int, dtype: str, turned: bool, count: int) -> None:
+    kind = getattr(torch, dtype)
+    x, w = some(rows, 2048, dtype=kind), some(2048, 2048, dtype=kind)
+    made = partition(Function(lambda x, w: x @ (w.t() if turned else w)), (x, w), options={"sm": 90})
+    assert len(made.regions) == count, made
+
+
+def test_cublas_is_compared_alike_on_a_gpu_whose_predictions_are_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+    for name in ("NVIDIA H200", "NVIDIA H100 80GB HBM3"):
+        gpu = Device(0, name, 90, 132)
+        monkeypatch.setattr(gain, "planned_for", lambda _, gpu=gpu: gpu)
+        graph = make_fx(torch.mm, tracing_mode="fake")(
+            some(16, 2048, dtype=torch.bfloat16), some(2048, 2048, dtype=torch.bfloat16).t()
+        ).graph
+        shares.append(found_in(graph, Options(), compiling._inlined, is_compiled=True).regions[0].gain)
+    assert all(0.02 < share < 0.25 for share in shares), shares
+
+
+def test_a_slower_kernel_than_cublas_needs_more_of_an_epilogue() -> None:
+    shares = []
+    for dtype in (torch.float32, torch.bfloat16):
+        graph = make_fx(lambda x, w: torch.relu(x @ w), tracing_mode="fake")(
+            some(512, 2048, dtype=dtype), some(2048, 2048, dtype=dtype).t()
+        ).graph
+        found = found_in(graph, Options(sm=90, min_gain=1e-9), compiling._inlined, is_compiled=True)
+        shares.append(found.regions[0].gain if found.regions else 0.0)
+    assert shares[0] == 0.0 < shares[1]
 
 
 def test_a_compiler_that_joins_the_rest_leaves_less_to_gain() -> None:

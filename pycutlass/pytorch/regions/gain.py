@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pycutlass.device import Device
-from pycutlass.epilogue import EpilogueFunction
+from pycutlass.epilogue import EpilogueFunction, epilogue_function
 from pycutlass.errors import DeviceError, PyCutlassError
 from pycutlass.plan.composed import TypedFunction
 from pycutlass.plan.constants import constants_of, present_or_named, shipped
@@ -49,6 +49,7 @@ _NATIVE_CONVOLUTION, _NATIVE = 0.65, 90
 #: What torch takes for groups of products, in parts of what our kernels take: as measured of 64 of them in bfloat16.
 _GROUPS_OF_TORCH = 1.12
 _TABLES = 15.0  # microseconds of a dozen kernels that make tables of groups on the device, an estimate
+_ITSELF = epilogue_function(lambda accum: accum)
 _LAUNCH = 2.0  # microseconds from the end of a kernel to the next, at the least
 
 
@@ -122,7 +123,10 @@ def _of_torch(problem: _Matrices | _Images | _Groups, types: tuple[tuple[str, An
     """Return the microseconds of torch's product, or convolution: those of ours without an epilogue, or a part."""
     alone = _predicted(problem, None, types, gpu)[1]
     if isinstance(problem, _Matrices):
-        return time_of_cublas(alone, problem.a, problem.b, problem.precision, gpu.compute_capability)
+        # As a function too, where there is one: measured times correct what is predicted of other kernels alone.
+        refusal, as_function = _predicted(problem, _ITSELF, types, gpu)
+        ours = alone if refusal else as_function
+        return time_of_cublas(ours, problem.a, problem.b, problem.precision, gpu.compute_capability)
     if not isinstance(problem, _Images) or gpu.compute_capability < _NATIVE:
         return alone
     is_full = problem.x.dtype in ("float32", "float64") and problem.precision != "tf32"  # which no tensor core computes
