@@ -7,7 +7,6 @@ import inspect
 import operator
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -17,11 +16,11 @@ from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.guards import with_guards
 from pycutlass.pytorch.regions.members import norm_of
 from pycutlass.pytorch.regions.pointwise import name_of
 from pycutlass.pytorch.regions.products import value_of
+from pycutlass.pytorch.regions.uncaptured import uncaptured
 
 __all__ = ["captured", "with_input_extents", "with_own_statistics"]
 _aten: Any = torch.ops.aten
@@ -105,16 +104,7 @@ def _exported(model: Any, example_inputs: Any, dynamic: Any) -> ExportedProgram:
     try:
         return torch.export.export(model, args, named, dynamic_shapes=_shapes(dynamic, model, args, named))
     except Exception as error:  # of any kind, since the model is the user's
-        said = str(error).rstrip(". \n")
-        if isinstance(dynamic, Mapping) and dynamic and not set(dynamic) - {each.name for each in fields(Options)}:
-            raise ArgumentError(
-                f"{', '.join(dynamic)} are options, and the third argument is dynamic: pass options={{...}}. Of them "
-                f"as dynamic_shapes torch says: {said}"
-            ) from error
-        raise ArgumentError(
-            f"torch.export cannot capture {type(model).__name__} as one graph: {said}. "
-            f"torch.compile(model, backend='pycutlass') takes models whose graph breaks"
-        ) from error
+        raise uncaptured(error, model, args, named, dynamic) from error
 
 
 def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
