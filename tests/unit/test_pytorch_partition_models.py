@@ -10,12 +10,12 @@ import image_models as images
 import pytest
 import token_models as tokens
 import torch
-from partition_models import ALL
+from partition_models import ALL, fused, taken
 from torch import nn
 from torch.fx import Interpreter, Node
 from torch.utils.flop_counter import FlopCounterMode
 
-from pycutlass.pytorch import Partition, partition
+from pycutlass.pytorch import Linear, Partition, SwiGLU, convert, partition
 from pycutlass.pytorch.partitions import RegionModule
 
 Tensor = torch.Tensor
@@ -139,3 +139,26 @@ def _readers(made: Partition) -> set[str]:
     results = {user for call in calls for user in call.users}
     readers = {user for result in results for user in result.users if user.op == "call_function"}
     return {node.name for node in readers - results}
+
+
+def test_converted_models_have_the_regions_of_their_originals() -> None:
+    layers = nn.Sequential(nn.Linear(8, 8), nn.GELU()), nn.Sequential(nn.Conv2d(8, 16, 3, groups=1), nn.ReLU())
+    for model, x in zip(layers, (numbers(4, 8), numbers(2, 8, 4, 4)), strict=True):
+        original = fused(partition(model, x, options=ALL))
+        convert(model)
+        made = taken(model, x, train=True)
+        assert len(made.regions) == 1 and fused(made) == original and not made.left
+    half, wide = numbers(4, 8).half(), {"out_dtype": torch.float32}
+    made = taken(lambda a, b: torch.ops.pycutlass.matmul(a, b, **wide) * 2, half, half.mT.contiguous())
+    assert fused(made) == [("matmul", "mul")]
+
+
+def test_operators_of_ours_that_are_no_region_are_left_with_a_reason() -> None:
+    model, x = nn.Sequential(Linear(8, 8, activation="gelu"), SwiGLU(8, 8)), numbers(4, 8)
+    made = taken(model, x)
+    assert fused(made) == [("linear_1",)]
+    assert "computes its activation in the same kernel" in made.left["linear"]
+    assert "is an operator of PyCUTLASS already" in made.left["swiglu"]
+    with torch.no_grad():
+        program = torch.export.export(made, (x,))
+    assert "is an operator of PyCUTLASS already" in partition(program, options=ALL).left["fused_mm"]

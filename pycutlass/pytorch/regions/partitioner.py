@@ -116,7 +116,9 @@ def found_in(
 
 def _is_said(node: Node) -> bool:
     """Return whether it is of interest why a node is not part of a region: it computes something."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "pycutlass"
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return node.target.namespace != "pycutlass" or is_product(node)
 
 
 def _candidate(

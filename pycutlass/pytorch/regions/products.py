@@ -33,7 +33,18 @@ _OTHERS = {
         ("lstm.input", "lstm_cell", "gru.input", "gru_cell", "rnn_tanh.input", "rnn_relu.input"),
         "is a recurrent layer, whose steps torch computes together",
     ),
+    **dict.fromkeys(
+        (
+            *("pycutlass::addmm", "pycutlass::mixed_mm", "pycutlass::scaled_mm"),
+            *("pycutlass::conv2d_input", "pycutlass::conv2d_weight"),
+            *("pycutlass::swiglu", "pycutlass::interleaved_swiglu"),
+            *("pycutlass::fused_mm", "pycutlass::fused_conv2d", "pycutlass::fused_grouped_mm"),
+        ),
+        "is an operator of PyCUTLASS already, which is computed as it is",
+    ),
 }
+#: Operators of ours that are torch's where they have no activation, as in layers that `convert` has replaced.
+_OURS = {f"pycutlass::{name}": name for name in ("linear", "matmul", "conv2d")}
 _MATRICES = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_int_mm", "_scaled_mm", "mm.dtype", "bmm.dtype")
 #: Groups of products, torch's own and ours.
 _GROUPS = ("_grouped_mm", "pycutlass::grouped_mm")
@@ -102,7 +113,7 @@ def is_product(node: Node) -> bool:
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
     name = name_of(node.target)
-    return name in _MATRICES or name in _IMAGES or name in _GROUPS or name in _OTHERS
+    return any(name in each for each in (_MATRICES, _IMAGES, _GROUPS, _OURS, _OTHERS))
 
 
 def product_of(node: Node) -> Product | str:
@@ -116,6 +127,9 @@ def product_of(node: Node) -> Product | str:
     given = _arguments(node)
     if isinstance(given, str):
         return given
+    if given.get("activation") is not None:
+        return "is an operator of PyCUTLASS already, which computes its activation in the same kernel"
+    name = _OURS.get(name, name)
     of_name = _convolution if name in _IMAGES else _groups if name in _GROUPS else _matrices
     found = of_name(node, name, given)
     if isinstance(found, str):
@@ -148,7 +162,8 @@ def _matrices(node: Node, name: str, given: dict[str, Any]) -> Product | str:
             return "its alpha is 0, for which torch leaves the product out"
         addend = given["self"] if beta != 0 else None
         return Product(node, kind, a, b, shape, addend=addend, alpha=alpha, beta=beta)
-    a, b = (given[each] for each in (("self", "other") if name == "matmul" else ("self", "mat2")))
+    first, second = ("self" if "self" in given else "input"), ("other" if name == "matmul" else "mat2")
+    a, b = given[first], given[second]
     if name == "_scaled_mm":
         if given["scale_result"] is not None:
             return "it scales its result for a type of 8 bits"
