@@ -82,6 +82,10 @@ class Call:
         self._precision = precision_of(options["precision"], a)
         self._taken, self._views, self._out = given, views, None
         self._like = a, views[name_a]
+        self._problem: _core.Conv2dProblemSize | None = None
+        if options["plan"] is None:  # before strides: what does not fit is of more interest than how it lies in memory
+            of_names = {name: (tensor, views[name]) for name, tensor in operands.items()}
+            self._problem = problem_of(self._direction, of_names, result_size, self._geometry)
         for name in views:
             self._take(name)
 
@@ -107,15 +111,13 @@ class Call:
         """Compute the result and return it."""
         plan, stream = self._said["plan"], self._said["stream"]
         a, b, c, bias, out = (self._taken[name] for name in (*self._names, "c", "bias", "out"))
-        if plan is not None:
+        if self._problem is None:
             self._check_plan(plan)
         else:
-            operands = {name: (self._taken[name], self._views[name]) for name in self._names}
-            problem = problem_of(self._direction, operands, self._result_size, self._geometry)
-            extent = extents_of(self._direction, problem)[2]
-            if self._inputs is None and _is_product(problem) and not is_gated(self._said["epilogue"]):
+            extent = extents_of(self._direction, self._problem)[2]
+            if self._inputs is None and _is_product(self._problem) and not is_gated(self._said["epilogue"]):
                 return self._written(self._multiplied(extent, stream))
-            plan = self._plan(problem)
+            plan = self._plan(self._problem)
         inputs = {} if self._inputs is None else self._inputs
         ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
         return self._written(plan.run_once(a, b, c, out, stream, ports, bias))

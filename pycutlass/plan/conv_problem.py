@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pycutlass import _core
 from pycutlass.calls import shown
-from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import several
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.integers import as_int, several
+from pycutlass.log import silent
 from pycutlass.operands.conv_operand import Extent
 from pycutlass.operands.convolutions import conv2d_problem_size, pair_of
+from pycutlass.plan.conv_meant import Part, other_groups, other_order, other_roles
 from pycutlass.plan.pixels import extent_of
-from pycutlass.spec import TensorSpec
+from pycutlass.spec import TensorSpec, view_of
 from pycutlass.tensor import TensorView
 
 __all__ = ["Geometry", "channels_in_group", "direction_of", "extents_of", "problem_of", "with_images"]
 
 _Operator = _core.ConvOperator
 _NCHW = (0, 2, 3, 1)
+#: Which of A, B and the result are the weights.
+_FILTER = {_Operator.fprop: 1, _Operator.dgrad: 1, _Operator.wgrad: 2}
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ def problem_of(
     ArgumentError, ArgumentTypeError
         Options that are none, or operands that do not fit each other.
     """
-    (name_a, (a, view_a)), (name_b, (b, view_b)) = operands.items()
+    (name_a, (_, view_a)), (name_b, (_, view_b)) = operands.items()
     extent_of(name_a, view_a), extent_of(name_b, view_b)
     if (
         view_a.library != "spec"
@@ -84,20 +89,83 @@ def problem_of(
             f"{name_a} is of {view_a.library} and {name_b} of {view_b.library}, which order dimensions otherwise: pass "
             f"both of one library"
         )
-    if direction is _Operator.fprop:
-        return _size(a, b, view_b, name_b, geometry)
-    made = _result(result_size, view_a, "input_size" if direction is _Operator.dgrad else "weight_size")
+    made = None if direction is _Operator.fprop else _result(result_size, view_a, _name_of_result(direction))
+    try:
+        return _problem(direction, operands, made, geometry)
+    except ArgumentError as error:
+        said = str(error).partition(". x was read as")[0]
+        meant = _meant(direction, operands, result_size, geometry)
+        raise type(error)(f"{meant}. As given, {said}" if meant else said) from None
+
+
+def _problem(
+    direction: _core.ConvOperator,
+    operands: Mapping[str, tuple[Any, TensorView]],
+    made: TensorSpec | None,
+    geometry: Geometry,
+) -> _core.Conv2dProblemSize:
+    """Return the problem of two operands and the shape of a gradient, or raise where they do not fit each other."""
+    (name_a, (a, view_a)), (name_b, (b, view_b)) = operands.items()
+    if made is None:
+        return _size((name_a, a, view_a), (name_b, b, view_b), geometry)
+    result = _name_of_result(direction)
     view = TensorView(0, made.dtype, made.shape, made.strides, None, "spec", made)
-    if direction is _Operator.dgrad:
-        problem = _size(made, _as_spec(name_b, view_b), view_b, name_b, geometry)
-    else:
-        problem = _size(_as_spec(name_b, view_b), made, view, "weight_size", geometry)
+    of_result, of_b = (result, made, view), (name_b, _as_spec(name_b, view_b), view_b)
+    problem = _size(*((of_result, of_b) if direction is _Operator.dgrad else (of_b, of_result)), geometry)
     found, wanted = extent_of(name_a, view_a), (problem.N, problem.P, problem.Q, problem.K)
     if found != wanted:
         raise ArgumentError(
             f"{name_a} must be of {_shown(wanted, view_a)}, the output of such a convolution; got {view_a.shape}"
         )
     return problem
+
+
+def _meant(
+    direction: _core.ConvOperator,
+    operands: Mapping[str, tuple[Any, TensorView]],
+    result_size: Any,
+    geometry: Geometry,
+) -> str:
+    """Return what would fit in the place of operands that do not fit each other; "" where nothing near does."""
+    parts = _parts(direction, operands, result_size)
+
+    def fits(extents: Sequence[Extent], groups: Any = geometry.groups) -> bool:
+        a, b, *result = (TensorSpec(extent, "float32") for extent in extents)
+        given = {name: (spec, view_of(name, spec)) for name, spec in (("a", a), ("b", b))}
+        try:
+            with silent():  # nobody asked for these
+                _problem(direction, given, result[0] if result else None, replace(geometry, groups=groups))
+        except PyCutlassError:
+            return False
+        return True
+
+    found = "" if direction is _Operator.fprop else other_roles(parts, fits)
+    found = found or other_order(parts, fits)
+    if found or as_int(geometry.groups) != 1:
+        return found
+    read = [each.read for each in parts]
+    x = {_Operator.fprop: 0, _Operator.dgrad: 2, _Operator.wgrad: 1}[direction]
+    return other_groups(read[x], read[_FILTER[direction]], partial(fits, read))
+
+
+def _parts(
+    direction: _core.ConvOperator, operands: Mapping[str, tuple[Any, TensorView]], result_size: Any
+) -> list[Part]:
+    """Return the operands, and the size of a gradient, as they were given."""
+    views = {name: view for name, (_, view) in operands.items()}
+    is_torch = [view.library == "torch" for view in views.values()]
+    given = [(name, tuple(view.shape or ()), view.library) for name, view in views.items()]
+    if direction is not _Operator.fprop:
+        given.append((_name_of_result(direction), tuple(several(result_size, 4) or ()), "size"))
+        is_torch.append(is_torch[0])  # as `_result` reads it
+    return [
+        Part(name, "weights" if at == _FILTER[direction] else "images", shape, library, of_torch)
+        for at, ((name, shape, library), of_torch) in enumerate(zip(given, is_torch, strict=True))
+    ]
+
+
+def _name_of_result(direction: _core.ConvOperator) -> str:
+    return "input_size" if direction is _Operator.dgrad else "weight_size"
 
 
 def extents_of(direction: _core.ConvOperator, p: _core.Conv2dProblemSize) -> tuple[Extent, Extent, Extent]:
@@ -119,9 +187,18 @@ def with_images(problem: _core.Conv2dProblemSize, count: int) -> _core.Conv2dPro
     return size
 
 
-def _size(x: Any, w: Any, view: TensorView, name: str, geometry: Geometry) -> _core.Conv2dProblemSize:
+def _size(
+    of_x: tuple[str, Any, TensorView], of_w: tuple[str, Any, TensorView], geometry: Geometry
+) -> _core.Conv2dProblemSize:
+    """Return the problem of an activation and a filter, each with its name and its view."""
+    (name_x, x, view_x), (name_w, w, view_w) = of_x, of_w
+    channels, of_filter = extent_of(name_x, view_x)[3], extent_of(name_w, view_w)[3]
+    if as_int(geometry.groups) == 1 and channels != of_filter:
+        raise ArgumentError(
+            f"{name_w} must have the channels of {name_x}, {channels}, divided by groups=1; got {of_filter}"
+        )
     stride, dilation = pair_of("stride", geometry.stride), pair_of("dilation", geometry.dilation)
-    padding = _padding(geometry.padding, extent_of(name, view), stride, dilation, view.library == "torch")
+    padding = _padding(geometry.padding, extent_of(name_w, view_w), stride, dilation, view_w.library == "torch")
     return conv2d_problem_size(x, w, stride=stride, padding=padding, dilation=dilation, groups=geometry.groups)
 
 
