@@ -91,7 +91,7 @@ def _check_integer(compute: Element, name: str, number: float) -> None:
     if not number.is_integer():  # NaN and infinities are none either
         raise ArgumentError(
             f"{name}={number} must be an integer: the epilogue computes in {compute}. For fractions, compute in "
-            f"cutlass.float32 (element_epilogue)."
+            f"cutlass.float32 (element_epilogue), or pass out_dtype=cutlass.float32 to functions in one line and plans."
         )
     least, greatest = compute.limits
     if not least <= number <= greatest:

@@ -11,7 +11,7 @@ from pycutlass.plan.composed import Composed, composed
 from pycutlass.plan.forms import Form
 from pycutlass.plan.readings import about_c, form_of_c, is_usual, needs_source
 from pycutlass.tensor import TensorView
-from pycutlass.types import Element
+from pycutlass.types import Element, element_of_dtype
 
 __all__ = ["Added", "Addition", "check_added_type", "check_bias", "source_of", "told_apart"]
 
@@ -167,9 +167,10 @@ def check_added_type(name: str, view: TensorView | None, out: Element) -> None:
     """Raise ArgumentTypeError where what is added is not of the type of the result, as which kernels read it."""
     if view is not None and view.dtype_name is not None and view.dtype_name != out.dtype_name:
         name = "bias" if len(view.shape or ()) == 1 else name  # a vector may be called either
+        like = element_of_dtype(view.dtype_name)
         raise ArgumentTypeError(
             f"{name} is {view.dtype_name} and the result {out.dtype_name}: convert {name} to {out.dtype_name}, or pass "
-            f"out_dtype"
+            f"out_dtype{'' if like is None else f'={like}'}"
         )
 
 

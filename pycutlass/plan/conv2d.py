@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Unpack
 
 from pycutlass import _core
@@ -13,7 +12,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.operands.conv_operand import Extent
 from pycutlass.operation import Conv2dOperation
 from pycutlass.plan import picture
-from pycutlass.plan.added import Added, Addition, check_bias, told_apart
+from pycutlass.plan.added import Added, Addition, check_added_type, check_bias, told_apart
 from pycutlass.plan.base import Plan
 from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_checking import checked_conv
@@ -126,7 +125,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         **options: Unpack[PlanOptions],
     ) -> None:
         given = completed("Conv2d", options, PlanOptions, "a", "b", "c", "kind", "result_size", "bias")
-        epilogue, out, out_dtype = given["epilogue"], given["out"], given["out_dtype"]
+        epilogue, out = given["epilogue"], given["out"]
         check_epilogue(epilogue)
         direction = direction_of(kind)
         views = {"a": view_of("a", a), "b": view_of("b", b)}
@@ -138,9 +137,9 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         operands = {"a": (a, views["a"]), "b": (b, views["b"])}
         self._problem = problem_of(direction, operands, result_size, geometry_in(given))
         addition = _addition(direction, self._problem, views, epilogue, given["beta"])
-        wanted = Wanted(addition.epilogue, out_dtype, given["accumulator_dtype"], given["precision"])
-        if out is not None and out_dtype is None and not hasattr(epilogue, "output"):
-            wanted = replace(wanted, out_dtype=element_of("out", views["out"]).tag)
+        wanted = Wanted(addition.epilogue, given["out_dtype"], given["accumulator_dtype"], given["precision"])
+        if out is not None:
+            wanted = wanted.into(element_of("out", views["out"]))
         self.kind: Conv2dKind = _kind(direction, self._problem, views, wanted)
         self._device = device_of(views)
         self._scalars = given_scalars(self.kind.epilogue, given["alpha"], addition.beta, given["epilogue_inputs"])
@@ -265,11 +264,8 @@ def _alignment(name: str, view: TensorView, of: Element, channels: int) -> int:
 
 def _of_result(name: str, view: TensorView, extent: Extent, of: Element, channels: int) -> int:
     """Return the alignment of C, a bias or D, or raise where it is none of the problem."""
-    if name != "out" and view.dtype_name != of.dtype_name:
-        raise ArgumentError(
-            f"{name} is {view.dtype_name} and the result {of.dtype_name}, and convolutions add what is of the type of "
-            f"the result: convert {name}, or pass out_dtype"
-        )
+    if name != "out":
+        check_added_type(name, view, of)
     if name == "bias":
         return aligned(view, of.bits, channels, extent[3], 1)
     check_shape(name, view, extent)

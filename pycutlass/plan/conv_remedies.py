@@ -7,11 +7,14 @@ import math
 from dataclasses import replace
 
 from pycutlass import _core
+from pycutlass.epilogue import LinearCombinationGeneric
 from pycutlass.families import Family
 from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_candidates import conv2d_candidates
 from pycutlass.plan.conv_kind import Conv2dKind
+from pycutlass.plan.kinds import why_unwritten
 from pycutlass.plan.predicted import Predicted
+from pycutlass.types import element
 
 __all__ = ["why_none"]
 
@@ -90,7 +93,7 @@ def _remedy(kind: Conv2dKind) -> str:
     """Return what to change about a kind of convolution that there are no kernels for."""
     if kind.A.type.is_integer and (kind.A.type.short != "s8" or kind.B.type.short != "s8"):
         return ". Of integers, kernels take int8 alone: convert x and w to int8"
-    if kind.A.type.is_integer:
+    if kind.A.type.is_integer and kind.direction is not _Operator.fprop:
         return ". Convolutions of int8 are fprop: convert the operands to float16 for gradients"
     if kind.A.type.is_float8:
         return ". Floats of 8 bits are not convolved: convert the operands to float16 or bfloat16"
@@ -98,6 +101,11 @@ def _remedy(kind: Conv2dKind) -> str:
         return ". Trees of visitors of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
     if reason := kind.epilogue.why_not(Family.AMPERE_CONV):
         return f". {reason}"
+    writes_bytes = not isinstance(kind.epilogue, LinearCombinationGeneric)
+    accumulator, out = element(kind.element_accumulator), kind.C.type
+    if reason := why_unwritten(kind.A.type, accumulator, out, of_integers=writes_bytes):
+        of_activation = "" if writes_bytes or not out.is_integer else ", or the activation in an epilogue function"
+        return f"{reason}{of_activation}"
     if kind.is_grouped and kind.epilogue.is_tree:
         return (
             ". Results that epilogue functions make of all channels are for one group of them: leave them to another "

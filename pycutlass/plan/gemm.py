@@ -111,8 +111,7 @@ class Gemm(Plan[Candidate, _Size]):
         if out is not None:
             views["out"] = view_of("out", out)
             of_out = element_of("out", views["out"])
-            if out_dtype is None and not hasattr(epilogue, "output"):  # an epilogue with types has its own
-                wanted = replace(wanted, out_dtype=of_out.tag)
+            wanted = wanted.into(of_out)
         views |= {name: view_of(name, each) for name, each in (("c", c), ("bias", bias)) if each is not None}
         of_d = packed_form(columns_of(epilogue)(size[1]), wanted.output(decisive(*types)))
         if out is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -78,8 +77,7 @@ def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind
         of_d = group.form_of_new(wanted.output(elements[0]), columns)
     else:
         element = element_of_all(target)
-        if wanted.out_dtype is None and not hasattr(wanted.epilogue, "output"):  # an epilogue with types has its own
-            wanted = replace(wanted, out_dtype=element.tag)
+        wanted = wanted.into(element)
         of_d = form_of_all(target, element.bits, group.used)
     return kind_of(*elements, (of_a, of_b, group.form_of_c(of_d), of_d), wanted, ("xs", "ws"))
 

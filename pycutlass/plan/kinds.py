@@ -22,7 +22,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.plan.composed import Composed, TypedFunction
 from pycutlass.plan.forms import Columns, Form
 from pycutlass.plan.kind import GemmKind
-from pycutlass.types import Element, element
+from pycutlass.types import ELEMENTS, Element, element
 
 __all__ = [
     "Wanted",
@@ -37,6 +37,7 @@ __all__ = [
     "kind_of",
     "loads_singly",
     "multiplied",
+    "why_unwritten",
 ]
 
 _PAIR = 2  # columns
@@ -70,6 +71,24 @@ class Wanted:
         if isinstance(self.epilogue, Epilogue):
             return self.epilogue.output
         return element(cutlass.bfloat16) if a.is_float8 else element(cutlass.int32) if a.is_integer else a
+
+    def into(self, out: Element, name: str = "out") -> Wanted:
+        """Return what is wanted where the result goes into a tensor of type `out`, which the caller calls `name`.
+
+        Raises
+        ------
+        ArgumentError
+            `out_dtype` says another type.
+        """
+        if self.out_dtype is None:  # an epilogue with types has its own
+            return self if hasattr(self.epilogue, "output") else replace(self, out_dtype=out.tag)
+        asked = element(self.out_dtype)
+        if asked.dtype_name != out.dtype_name:
+            raise ArgumentError(
+                f"{name} is of {out.dtype_name} and out_dtype is {asked}, and the result has one type: leave out_dtype "
+                f"out, or pass an {name} of {asked.dtype_name}"
+            )
+        return self
 
 
 def kind_of(
@@ -209,6 +228,22 @@ def check_epilogue(given: Any, name: str = "epilogue") -> None:
         raise ArgumentTypeError(
             f"{name} must be an epilogue functor, an activation or an epilogue function, got {shown(given)}: {how}"
         )
+
+
+def why_unwritten(a: Element, accumulator: Element, out: Element, *, of_integers: bool = True) -> str:
+    """Return why no kernel of operands of type `a` has such sums, or writes such a type; "" where some may.
+
+    Without `of_integers`, none writes integers of 8 bits.
+    """
+    usual = accumulator_of(a, Wanted())
+    if accumulator is not usual and not (accumulator.short == a.short == "f16"):
+        return f". Kernels of {a} sum up in {usual}, and none does in {accumulator}: leave accumulator_dtype out"
+    written = ["f64"] if a.short == "f64" else ["f16", "bf16", "f32", *(["s8"] if of_integers else [])]
+    written += ["s32"] if a.is_integer else []
+    if out.short in written:
+        return ""
+    named = ", ".join(each.name for each in ELEMENTS if each.short in written)
+    return f". Kernels of {a} write {named}, and none writes {out} here: pass another out_dtype"
 
 
 def columns_of(epilogue: Any) -> Columns:

@@ -15,10 +15,10 @@ from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
 from pycutlass.plan.constants import Constants, constants_of, planned_for, present_or_named
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import is_upcast
+from pycutlass.plan.kinds import is_upcast, why_unwritten
 from pycutlass.plan.model import Model
 from pycutlass.plan.predicted import Predicted, Ranked
-from pycutlass.types import ELEMENTS
+from pycutlass.types import element
 
 __all__ = ["Ranked", "fastest", "pick", "ranking", "refused", "remedy_of", "where_planned"]
 
@@ -239,12 +239,7 @@ def remedy_of(kind: GemmKind) -> str:
     for name, operand in (("A", kind.A), ("B", kind.B)):
         if operand.type.is_integer and not operand.type.is_byte:
             return f". Of integers, kernels multiply int8 and uint8, and {name} is of {operand.type}: convert it"
-    written = ["f64"] if kind.A.type.short == "f64" else ["f16", "bf16", "f32", "s8"]
-    written += ["s32"] if kind.A.type.is_integer else []
-    if kind.D.type.short not in written:
-        named = ", ".join(each.name for each in ELEMENTS if each.short in written)
-        return f". Kernels of {kind.A.type} write {named}, and none writes {kind.D.type} here: pass another out_dtype"
-    return ""
+    return why_unwritten(kind.A.type, element(kind.element_accumulator), kind.D.type)
 
 
 def _remedy_of_upcast(kind: GemmKind) -> str:
