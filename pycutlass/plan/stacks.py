@@ -145,10 +145,7 @@ class Product:
                 taken = None
         if taken is None:
             if not self.allows_copies:
-                raise ArgumentError(
-                    f"{name} of shape {view.shape} with strides {view.strides} would have to be copied to be "
-                    f"{'a matrix' if not batch else f'a batch of {batch}'} that kernels take: {_REMEDY}"
-                )
+                raise _needs_copy(name, view, batch, found is None and 0 in steps)
             whole = (*batch, rows, columns) if any(steps) else (rows, columns)
             if not any(steps):  # of which one matrix is for all
                 shape, strides = shape[-2:], strides[-2:]
@@ -300,6 +297,25 @@ def _matrix(name: str, view: TensorView, as_column: bool = False) -> tuple[tuple
         return shape, strides
     extent, step = shape[0], strides[0]
     return ((extent, 1), (step, max(1, extent))) if as_column else ((1, extent), (max(1, extent), step))
+
+
+def _needs_copy(name: str, view: TensorView, batch: tuple[int, ...], is_repeated: bool) -> ArgumentError:
+    """Return the exception for an operand that no kernel takes as it lies, or as it is repeated along a batch."""
+    if not is_repeated:
+        return ArgumentError(
+            f"{name} of shape {view.shape} with strides {view.strides} would have to be copied to be "
+            f"{f'a batch of {batch}' if batch else 'a matrix'} that kernels take: {_REMEDY}"
+        )
+    whole = (*batch, *(view.shape or ())[-2:])
+    repeated = {
+        "torch": f"{name}.expand({whole}).contiguous()",
+        "numpy": f"np.ascontiguousarray(np.broadcast_to({name}, {whole}))",
+        "cupy": f"cupy.ascontiguousarray(cupy.broadcast_to({name}, {whole}))",
+    }.get(view.library, f"a contiguous tensor of shape {whole}")
+    return ArgumentError(
+        f"{name} of shape {view.shape} is repeated along some axes of the batch {batch} and not along others, and "
+        f"kernels go from matrix to matrix by one step: to repeat it in memory, pass allow_copy=True, or {repeated}"
+    )
 
 
 def _reshaped(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:

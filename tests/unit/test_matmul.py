@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +88,24 @@ def test_what_would_be_copied_is_refused_unless_that_is_allowed() -> None:
         pycutlass.matmul(b, b[:4], out=out[:, ::2])
     check(b, b[:4], pycutlass.matmul(b, b[:4], out=out[:, ::2], allow_copy=True), 1e-5)
     assert not out[:, 1::2].any()
+
+
+@pytest.mark.parametrize(("a", "b"), [((2, 1), (1, 3)), ((2, 3), (3,)), ((2, 3), (2, 1))])
+def test_what_is_repeated_along_some_axes_of_a_batch_is_told_as_that(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    left, right = random((*a, 4, 8), np.float32), random((*b, 8, 4), np.float32)
+    for x, y in ((left, right), (torch.from_numpy(left), torch.from_numpy(right))):
+        with pytest.raises(
+            ArgumentError, match=r"of shape .* is repeated along some axes of the batch \(2, 3\)"
+        ) as caught:
+            pycutlass.matmul(x, y)
+        assert "contiguous copy" not in str(caught.value)
+        given = {"a": x, "b": y}
+        name, code = re.match(r"([ab]) of shape .* pass allow_copy=True, or (.*)$", str(caught.value)).groups()
+        given[name] = eval(code, {"np": np, **given})
+        if b == (1, 3):  # where both are repeated
+            given["b"] = given["b"] + 0 * given["a"][..., :1, :1]
+        check(left, right, np.asarray(pycutlass.matmul(given["a"], given["b"])), 1e-5)
+        check(left, right, np.asarray(pycutlass.matmul(x, y, allow_copy=True)), 1e-5)
 
 
 def test_scalars_source_and_bias() -> None:
