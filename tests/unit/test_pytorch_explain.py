@@ -172,6 +172,23 @@ def test_sizes_are_those_of_the_example_or_given(made):
     assert other.regions[0].operations == 16 * made.regions[0].operations
 
 
+def test_one_row_is_explained_as_it_is_computed(made):
+    [symbol] = made.sizes
+    one = explained(sizes={symbol: 1})
+    assert one.sizes == {symbol: 1} and not any(each.refusal for each in one.regions)
+    assert one.regions[0].operations * 4 == made.regions[0].operations
+    model, x = torch.nn.Linear(8, 8), torch.ones(4, 8)
+    partition = pycutlass.pytorch.partition(model, x, True, {"min_gain": 0})
+    torch.testing.assert_close(partition(x[:1]), model(x[:1]))
+    with pytest.raises(ArgumentError, match="must be at least 3 and at most 8, got 2"):
+        rows = {0: torch.export.Dim("rows", min=3, max=8)}
+        bounded = pycutlass.pytorch.partition(model, x, (rows,), {"min_gain": 0})
+        pycutlass.pytorch.explain(bounded, sizes={bounded.regions[0].problem.symbols[0]: 2})
+    single = pycutlass.pytorch.partition(model, x[:1], True, {"min_gain": 0})
+    with pytest.raises(ArgumentError, match="with an example that has 2 or more"):
+        single(x)
+
+
 @pytest.mark.parametrize(
     ("sizes", "error", "words"),
     [

@@ -48,9 +48,10 @@ class InputGuards(nn.Module):
                 )
             for axis, extent in enumerate(extents):
                 if extent is not None and given.shape[axis] != extent:
+                    of_one = ", with an example that has 2 or more of them: torch fixes 1" if extent == 1 else ""
                     raise ArgumentError(
                         f"axis {axis} of {name} had {extent} elements when the model was partitioned, and now has "
-                        f"{given.shape[axis]}: {_REMEDY}"
+                        f"{given.shape[axis]}: {_REMEDY}{of_one}"
                     )
         if self.further is None:
             return

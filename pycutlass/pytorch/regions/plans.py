@@ -33,6 +33,7 @@ from pycutlass.trials import Database
 __all__ = ["compile_together", "database_of", "gpu_of", "inputs_of", "is_here", "plan_of", "sizes_of"]
 
 _USUAL = 90  # the capability that is meant where there is no GPU and nothing says which
+_SEVERAL = 2  # where torch lets every symbol begin, though what it captures runs with 1 as well
 _UNBOUND = 1024  # of a symbol whose range has no end, and of which nothing else is known
 
 
@@ -166,11 +167,12 @@ def sizes_of(graph: Graph, regions: Iterable[Region], given: Any) -> dict[str, i
             there = f"there are {', '.join(ranges)}" if ranges else "no extent of the model changes"
             raise ArgumentError(f"sizes has {name!r}, which is no symbol: {there}.{suggestion(str(name), ranges)}")
         number, (low, high) = as_int(value), ranges[name]
+        least = 1 if low <= _SEVERAL else low
         if number is None:
             raise ArgumentTypeError(f"sizes[{name!r}] must be an integer, got {value!r}")
-        if number < max(low, 1) or (high is not None and number > high):
+        if number < least or (high is not None and number > high):
             end = "" if high is None else f" and at most {high}"
-            raise ArgumentError(f"sizes[{name!r}] must be at least {max(low, 1)}{end}, got {number}")
+            raise ArgumentError(f"sizes[{name!r}] must be at least {least}{end}, got {number}")
         sizes[name] = number
     return sizes
 
