@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import counted, public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.log import say_once
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.capture import captured
 from pycutlass.pytorch.regions.partitioner import found_in
@@ -64,6 +65,8 @@ class RegionModule(nn.Module):
         """
         asks = torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
         if asks or (self._is_cast() and not self.was_cast):  # casts of its capture are in the graph
+            if not torch.compiler.is_compiling():  # which follows no log
+                _say_plain(self.region.name, asks)
             return self.plain(*inputs)
         for known, given in zip(self.types, inputs, strict=True):
             if known is not None and given.dtype is not known[1]:
@@ -81,6 +84,16 @@ class RegionModule(nn.Module):
     def extra_repr(self) -> str:
         """Return what is computed."""
         return str(self.region)
+
+
+def _say_plain(name: str, asks: bool) -> None:
+    """Write into the log, once, that regions run without their kernels, and what to do about it."""
+    if asks:
+        reason = "an input or a parameter requires a gradient"
+        remedy = "call the partition under torch.no_grad(), or train by torch.compile(model, backend='pycutlass')"
+    else:
+        reason, remedy = "autocast is on, and was off when the model was partitioned", "partition it under autocast"
+    say_once(f"{name} runs as it was in the model, as all regions do where {reason}: {remedy}", cause=reason)
 
 
 @public

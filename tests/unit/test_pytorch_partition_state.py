@@ -43,6 +43,30 @@ class PartlyWithoutGradients(nn.Module):
         return torch.relu(y * self.second(x) + self.first(x).detach()) + z * rows, y
 
 
+def test_regions_that_run_as_they_were_are_said_once(said: Any) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval(), torch.ones(4, 8)
+    made = partition(model, x, options=ALL)
+    with torch.no_grad():
+        made(x)
+    assert not [line for line in said() if "as it was in the model" in line]
+    compiled = torch.compile(made, backend="eager", fullgraph=True)
+    assert compiled(x).requires_grad
+    torch.export.export(made, (x,))
+    assert not [line for line in said() if "as it was in the model" in line]
+    for _ in range(2):
+        made(x)
+        made.requires_grad_(False)(x.clone().requires_grad_())
+    [line] = [line for line in said() if "as it was in the model" in line]
+    assert (
+        line.startswith("pycutlass_0 runs") and "requires a gradient: call the partition under torch.no_grad()" in line
+    )
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        made(x)
+        made(x)
+    [line] = [line for line in said() if "autocast" in line]
+    assert line.endswith("partition it under autocast")
+
+
 def gradients(made: nn.Module, own: nn.Module, x: Tensor) -> list[Any]:
     given = x.clone().requires_grad_()
     first, second = made(given)
