@@ -124,7 +124,7 @@ def numpy_ufunc(
     """Return what a universal function of NumPy makes of traced values."""
     node = BY_UFUNC.get(ufunc)
     if node is None or method != "__call__" or options:
-        known = ", ".join(sorted({"floor_divide", *(each.__name__ for each in BY_UFUNC)}))
+        known = ", ".join(sorted({"floor_divide", "divmod", *(each.__name__ for each in BY_UFUNC)}))
         called = f"numpy.{ufunc.__name__}{'' if method == '__call__' else '.' + method}"
         if remedy := instead(called.removeprefix("numpy.")):
             refuse(f"given to {called}", remedy)

@@ -109,6 +109,15 @@ def _floor_divided(x: Any, y: Any) -> Traced:
     return floor if known is not None else applied(NODES["where"], divisor == 0.0, quotient, floor)
 
 
+def _divmod(x: Any, y: Any) -> tuple[Traced, Traced]:
+    """Return the floor of x / y and the remainder; a function may leave one of them unused."""
+    trace = next(each._trace for each in (x, y) if isinstance(each, Traced))
+    before = len(trace.values)
+    made = _floor_divided(x, y), applied(NODES["remainder"], x, y)
+    trace.either.update(range(before, len(trace.values)))
+    return made
+
+
 def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
     """Return an operand as a value of `trace`."""
     if isinstance(operand, Traced):
@@ -233,6 +242,12 @@ class Traced:
     def __rmod__(self, other: Any) -> Traced:
         return applied(NODES["remainder"], other, self)
 
+    def __divmod__(self, other: Any) -> tuple[Traced, Traced]:
+        return _divmod(self, other)
+
+    def __rdivmod__(self, other: Any) -> tuple[Traced, Traced]:
+        return _divmod(other, self)
+
     def __pow__(self, other: Any) -> Traced:
         exponent = _traced(self._trace, NODES["power"], other)
         if exponent._known == 2.0:
@@ -316,8 +331,8 @@ class Traced:
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
         if ufunc is np.power and method == "__call__" and isinstance(operands[0], Traced) and not options:
             return operands[0] ** operands[1]
-        if ufunc is np.floor_divide and method == "__call__" and not options:
-            return _floor_divided(*operands)
+        if ufunc in (np.floor_divide, np.divmod) and method == "__call__" and not options:
+            return (_divmod if ufunc is np.divmod else _floor_divided)(*operands)
         return libraries.numpy_ufunc(_named, self._refuse, ufunc, method, operands, options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:

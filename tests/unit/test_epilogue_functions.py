@@ -171,6 +171,27 @@ def test_floor_division_traces_by_every_name(function: Any) -> None:
     assert pycutlass.epilogue_function(function) == pycutlass.epilogue_function(lambda t: 7.0 // t)
 
 
+@pytest.mark.parametrize("by", [divmod, np.divmod])
+@pytest.mark.parametrize("operands", [lambda t: (t, 0.3), lambda t: (7.5, t), lambda t: (np.float32(7.5), t)])
+def test_divmod_is_quotient_and_remainder(by: Any, operands: Any) -> None:
+    def function(accum: Any) -> Any:
+        quotient, rest = by(*operands(accum))
+        return {"D": quotient, "rest": rest}
+
+    def apart(accum: Any) -> Any:
+        x, y = operands(accum)
+        return {"D": x // y, "rest": x % y}
+
+    made, x = pycutlass.epilogue_function(function), np.array([[-2.5, -0.3, 0.7, 6.0]])
+    assert made.graph == pycutlass.epilogue_function(apart).graph
+    exact = np.divmod(*operands(x))
+    found = made.numpy(x)
+    np.testing.assert_array_equal(found["D"], exact[0])
+    np.testing.assert_allclose(found["rest"], exact[1], rtol=1e-6)
+    single = pycutlass.epilogue_function(lambda accum: by(*operands(accum))[1])
+    np.testing.assert_allclose(single.numpy(x), exact[1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_numpy_means_the_same_as_the_function_itself(seed: int) -> None:
     function = drawn_function(seed).function
