@@ -7,7 +7,7 @@ of the same behaviour from a function, and each of its calls costs several micro
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from inspect import signature
 from typing import Any
 
@@ -41,6 +41,9 @@ library = _untyped.Library(NAMESPACE, "DEF")
 _REMEDY = "take gradients with backward() or torch.autograd.grad"
 _Tensor = torch.Tensor
 _after_autograd = torch._C._after_ADInplaceOrView_keyset
+_BACKENDS = ("CPU", "CUDA")
+#: What computes each operator, which `define` adds to; without it each call would pass the dispatcher once more.
+_kernels: dict[Any, Callable[..., Any]] = {}
 
 
 def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
@@ -61,12 +64,15 @@ def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -
     name = schema.partition("(")[0]
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     packet, _, overload = name.partition(".")
-    for key in ("CPU", "CUDA"):
-        library.impl(name, compute if overload == "out" else _kernel(compute, fake), key)
+    kernel = compute if overload == "out" else _kernel(compute, fake)
+    for key in _BACKENDS:
+        library.impl(name, kernel, key)
     if overload == "out":
         library.impl(name, _refuse_transform, "FuncTorchDynamicLayerFrontMode")
     torch.library.register_fake(f"{NAMESPACE}::{name}", _with_memory_alike(fake), lib=library)
-    return getattr(getattr(torch.ops.pycutlass, packet), overload or "default")
+    defined = getattr(getattr(torch.ops.pycutlass, packet), overload or "default")
+    _kernels[defined] = kernel
+    return defined
 
 
 def _refuse_transform(*_: Any, **__: Any) -> Any:
@@ -124,6 +130,13 @@ def refuse_by_name(fake: Callable[..., Any], *args: Any, **named: Any) -> None:
         raise error from None
 
 
+@lru_cache(maxsize=256)
+def _is_backend(keys: int) -> bool:
+    """Return whether nothing is left behind autograd, of a set of dispatch keys, but what computes."""
+    below = torch._C.DispatchKeySet.from_raw_repr(keys) & _after_autograd
+    return below.highestPriorityTypeId().name in _BACKENDS
+
+
 def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[Any, ...]]) -> None:
     """Let an ``autograd.Function`` compute an operator where one of its tensors requires a gradient.
 
@@ -136,11 +149,14 @@ def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[A
     arranged : function
         Takes what the operator takes and returns what the function takes.
     """
+    kernel = _kernels[operator]
 
     def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
         _check_modes(operator, (*args, *named.values()))
         if not needs_gradient(*args, *named.values()):
             with below_autograd():
+                if _is_backend(keyset.raw_repr()):  # where the dispatcher would call it as well
+                    return kernel(*args, **named)
                 return operator.redispatch(keyset & _after_autograd, *args, **named)
         _check_floats(operator, args, named)
         return function.apply(*arranged(*args, **named))

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_operators import ACTIVATIONS, SHAPES, numbers, ops, passes_opcheck
 
 from pycutlass.errors import ArgumentError
@@ -249,3 +251,21 @@ def test_float32_in_tf32_takes_epilogue_functions() -> None:
     torch.testing.assert_close(output.double(), functional.gelu(t), rtol=1e-2, atol=2e-2)
     assert not torch.allclose(output, functional.gelu(t).float(), rtol=1e-5, atol=1e-5)  # it is tf32 indeed
     assert slope.shape == output.shape and bool(slope.abs().le(1.2).all())
+
+
+def test_modes_of_torch_see_calls_of_operators() -> None:
+    """Calls without a gradient go past the dispatcher, but not past who listens to it."""
+    seen: list[Any] = []
+
+    class Listening(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    a, b = torch.ones(4, 8), torch.ones(8, 2)
+    with Listening():
+        made = torch.ops.pycutlass.matmul(a, b)
+    assert torch.ops.pycutlass.matmul.default in seen and torch.equal(made, a @ b)
+    with FakeTensorMode() as mode:
+        fake = torch.ops.pycutlass.matmul(mode.from_tensor(a), mode.from_tensor(b))
+    assert isinstance(fake, FakeTensor) and fake.shape == (4, 2)
