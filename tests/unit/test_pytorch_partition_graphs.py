@@ -218,7 +218,8 @@ def test_by_default_what_is_predicted_to_gain_is_taken() -> None:
     ("rows", "dtype", "turned", "count"),
     [
         (16, "bfloat16", True, 1),  # few rows: begins while the kernel ahead of it ends
-        (2, "float16", False, 1),  # by CUDA cores
+        (2, "float16", True, 1),  # by CUDA cores
+        (16, "float16", False, 0),  # of which cuBLAS is faster
         (256, "bfloat16", True, 0),  # the same time as cuBLAS's
         (16, "float32", True, 0),  # of which cuBLAS has faster kernels
     ],

@@ -21,6 +21,7 @@ _SHARES = {
     ("unaligned", False): 0.75,
     ("16 bits", False): 0.91,
 }
+#: Of linear layers with so few rows, which our kernels of CUDA cores compute.
 _GEMV_ROWS, _GEMV_SHARE = 4, 1.1
 #: A kernel of ours begins while the one ahead of it ends (programmatic dependent launch): microseconds that it saves
 #: where few rows leave the time to loading the other operand, in which cuBLAS's kernels are as fast as ours.
@@ -45,13 +46,10 @@ def time_of_cublas(ours: float, a: TensorSpec, b: TensorSpec, precision: str | N
     if capability < _NATIVE:
         return ours
     is_along_k = a.strides[-1] == 1 and b.strides[-2] == 1
-    rows = a.shape[-2]
-    kind = _kind(a, b, precision)
-    share = _SHARES.get((kind, is_along_k), 1.0)
-    if kind == "16 bits" and rows <= _GEMV_ROWS:
-        share = _GEMV_SHARE
-    is_early = kind == "16 bits" and rows <= _EARLY_ROWS and len(a.shape) == 2
-    return ours * share + _EARLY * is_early
+    kind, rows = _kind(a, b, precision), a.shape[-2]
+    if kind == "16 bits" and is_along_k and len(a.shape) == 2 and rows <= _EARLY_ROWS:
+        return ours * (_GEMV_SHARE if rows <= _GEMV_ROWS else 1.0) + _EARLY
+    return ours * _SHARES.get((kind, is_along_k), 1.0)
 
 
 def _kind(a: TensorSpec, b: TensorSpec, precision: str | None) -> str:
