@@ -182,9 +182,12 @@ class Emulator:
         changed = self._common / "include"
         if not changed.exists():
             _change_headers(cutlass, changed)
-        flags = ["-std=c++17", "-O1", "-w", "-fpermissive"]
+        # What precompiled headers hold is no garbage, and GCC takes long to find that out again and again.
+        memory = ["--param=ggc-min-expand=100000", "--param=ggc-min-heapsize=8000000"]
+        flags = ["-std=c++17", "-Og", "-w", "-fpermissive", *memory]
         self._compile = [*toolkit.find_host_compiler(), *flags]
         self._compile += [f"-I{changed if path == cutlass else path}" for path in includes]
+        self._last: tuple[object, Path] | None = None
 
     def prepare(self) -> None:
         """Compile what all kernels share, for emulators to come."""
@@ -228,10 +231,13 @@ class Emulator:
         return _include(include)
 
     def build(self, text: str, *flags: str) -> Path:
-        """Return a program that runs threads, made from `text`."""
-        program, said = self.try_build(text, *flags)
-        assert not said, said[-4000:]
-        return program
+        """Return a program that runs threads, made from `text`: where it is the last one's, that program."""
+        if self._last is None or self._last[0] != (text, flags):
+            self._last = None
+            program, said = self.try_build(text, *flags)
+            assert not said, said[-4000:]
+            self._last = (text, flags), program
+        return self._last[1]
 
     def try_build(self, text: str, *flags: str, name: str = "program") -> tuple[Path, str]:
         """Return a program of a name, and what the compiler said where it does not build."""
