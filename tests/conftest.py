@@ -64,6 +64,13 @@ def quick_host_compiler(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 @pytest.fixture
+def quick_host_sides(monkeypatch: pytest.MonkeyPatch, quick_host_compiler: dict[str, str]) -> None:
+    """Let kernels that this process builds, and processes that it starts, have these headers as well."""
+    for name, value in quick_host_compiler.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
 def compiles_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let a test of `torch.compile` compile what others have compiled, with the same random numbers."""
     import torch

@@ -40,12 +40,6 @@ PLANS = {
 }
 
 
-@pytest.fixture
-def backend(monkeypatch, quick_host_compiler):
-    for name, value in quick_host_compiler.items():
-        monkeypatch.setenv(name, value)
-
-
 def commands(folder: Path) -> list[str]:
     """Return what README.txt says to type."""
     return re.findall(r"^    (\S*(?:gcc|g\+\+|nvcc) .*)$", (folder / "README.txt").read_text(), re.MULTILINE)
@@ -73,7 +67,7 @@ def says_that_there_is_no_driver(program: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_c_compiler_alone_builds_what_is_compiled(name, tmp_path, backend):
+def test_a_c_compiler_alone_builds_what_is_compiled(name, tmp_path, quick_host_sides):
     pycutlass.export(PLANS[name](), tmp_path / "out", format="cubin", target="sm_80")
     program = built(tmp_path / "out")
     assert len(commands(tmp_path / "out")) == 1
@@ -82,7 +76,7 @@ def test_a_c_compiler_alone_builds_what_is_compiled(name, tmp_path, backend):
 
 
 @pytest.mark.parametrize("name", ["f32 with an activation", "a function", "a convolution"])
-def test_nvcc_and_cutlass_build_what_is_text(name, tmp_path, backend):
+def test_nvcc_and_cutlass_build_what_is_text(name, tmp_path, quick_host_sides):
     pycutlass.export(PLANS[name](), tmp_path / "out", format="cpp", target="sm_80")
     assert not list((tmp_path / "out").rglob("*.cubin"))
     program = built(tmp_path / "out")
@@ -92,7 +86,7 @@ def test_nvcc_and_cutlass_build_what_is_text(name, tmp_path, backend):
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="CMake is not installed")
-def test_cmake_builds_it_as_well(tmp_path, backend):
+def test_cmake_builds_it_as_well(tmp_path, quick_host_sides):
     pycutlass.export(PLANS["f32 with an activation"](), tmp_path / "out", format="cpp", target="sm_80")
     cutlass, nvcc = toolkit.find_cutlass().includes[0].parent, toolkit.find_nvcc().nvcc
     options = [f"-DCUTLASS={cutlass}", f"-DCUDAToolkit_ROOT={Path(str(nvcc)).parents[1]}"]
@@ -105,7 +99,7 @@ def test_cmake_builds_it_as_well(tmp_path, backend):
     says_that_there_is_no_driver(tmp_path / "out" / "build" / "program")
 
 
-def test_the_example_builds_without_a_gpu(tmp_path, monkeypatch, backend):
+def test_the_example_builds_without_a_gpu(tmp_path, monkeypatch, quick_host_sides):
     example = Path(__file__).parents[2] / "examples" / "embed_in_cpp"
     folder = shutil.copytree(example, tmp_path / "embed", ignore=shutil.ignore_patterns("build"))
     environment = {**os.environ, "PYTHONPATH": str(Path(pycutlass.__file__).parents[1])}
@@ -117,7 +111,7 @@ def test_the_example_builds_without_a_gpu(tmp_path, monkeypatch, backend):
     assert done.returncode == 2 and "the CUDA driver could not be loaded" in done.stderr
 
 
-def test_a_hopper_kernel_is_a_program_as_well(tmp_path, backend, monkeypatch):
+def test_a_hopper_kernel_is_a_program_as_well(tmp_path, monkeypatch, quick_host_sides):
     monkeypatch.setenv("PYCUTLASS_TARGET", "sm_90a")
     plan = pycutlass.Gemm(TensorSpec((512, 256), "float16"), TensorSpec((256, 512), "float16", (1, 256)))
     assert plan.operation.is_sm90
@@ -127,7 +121,7 @@ def test_a_hopper_kernel_is_a_program_as_well(tmp_path, backend, monkeypatch):
         says_that_there_is_no_driver(built(tmp_path / folder))
 
 
-def test_an_operation_is_exported_with_a_problem(tmp_path, backend):
+def test_an_operation_is_exported_with_a_problem(tmp_path, quick_host_sides):
     operation = _gemm().operation
     with pytest.raises(ArgumentError, match=r"give problem_size=\(M, N, K\)"):
         pycutlass.export(operation, tmp_path / "out", format="cubin")
@@ -135,7 +129,7 @@ def test_an_operation_is_exported_with_a_problem(tmp_path, backend):
     says_that_there_is_no_driver(built(tmp_path / "out"))
 
 
-def test_a_bundle_is_what_the_cache_takes_in(tmp_path, backend, monkeypatch):
+def test_a_bundle_is_what_the_cache_takes_in(tmp_path, monkeypatch, quick_host_sides):
     from pycutlass.cache import KernelCache
 
     plan = _gemm(epilogue=pycutlass.silu)

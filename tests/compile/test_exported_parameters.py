@@ -6,7 +6,7 @@ import fake_gpu
 import pytest
 from exported_plans import FORMS
 
-pytestmark = pytest.mark.compile
+pytestmark = [pytest.mark.compile, pytest.mark.usefixtures("quick_host_sides")]
 
 _PROGRAM = """
 import tempfile
@@ -44,9 +44,7 @@ driver.fake_only_record(0)
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_library_makes_the_parameters_that_python_makes(name, monkeypatch, quick_host_compiler):
-    for variable, value in quick_host_compiler.items():
-        monkeypatch.setenv(variable, value)
+def test_a_library_makes_the_parameters_that_python_makes(name):
     program = _PROGRAM.replace("NAME", repr(name))
     said = fake_gpu.run(program, seconds=300, capability=FORMS[name][0])
     assert int(said) == (2 if "parallel" in name else int(said))

@@ -347,6 +347,7 @@ for wrong, said in (
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("quick_host_sides")  # test_gated_functions.py has headers as they are
 @pytest.mark.parametrize(("name", "schedule"), [("several", "Pingpong"), ("residual", "Cooperative")])
 def test_hopper_native_ones_build(name: str, schedule: str) -> None:
     described = native_parts(tile=(64 if schedule == "Pingpong" else 128, 128, 64), schedule=KernelSchedule[schedule])
@@ -358,6 +359,7 @@ def test_hopper_native_ones_build(name: str, schedule: str) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("quick_host_sides")  # test_gated_functions.py has headers as they are
 @pytest.mark.parametrize("mode", list(pycutlass.SchedulerMode))
 def test_it_builds(mode: pycutlass.SchedulerMode) -> None:
     described = parts("f16", tile=(64, 64, 32))

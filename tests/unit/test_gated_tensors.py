@@ -329,6 +329,7 @@ def quantized_expert(accum: Any, bias: Row, inverse: Scalar = 1.0) -> Any:
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("quick_host_sides")  # test_gated_functions.py has headers as they are
 @pytest.mark.parametrize("kind", [GemmOperationUniversal, GemmOperationGrouped])
 @pytest.mark.parametrize("kernel", ["ampere", "pingpong", "cooperative"])
 @pytest.mark.parametrize("function", [gated_several, gated_reduced, quantized_expert], ids=lambda each: each.name)

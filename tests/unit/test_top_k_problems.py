@@ -195,6 +195,7 @@ def test_pixels_of_convolutions(direction: Any, without_gpu: None) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("quick_host_sides")  # test_gated_functions.py has headers as they are
 @pytest.mark.parametrize("kernel", ["ampere", "hopper"])
 def test_it_builds(kernel: str) -> None:
     described = parts("f16")
