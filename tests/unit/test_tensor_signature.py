@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import forked_programs
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
-import torch_programs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,7 +88,7 @@ tensor = torch.zeros(4, 6)
 with torch.{mode}:
     assert TensorGuard(tensor, True).direct
 """
-    done = torch_programs.run(program)
+    done = forked_programs.run(program)
     assert done.returncode == 0, done.stderr
 
 
@@ -106,7 +106,7 @@ for each in threads: each.join()
 assert TensorGuard(tensor, False).direct
 """
     for _ in range(3):
-        done = torch_programs.run(program)
+        done = forked_programs.run(program)
         assert done.returncode == 0, done.stderr
 
 
@@ -136,7 +136,7 @@ with Mode():
         pass
 assert TensorGuard(tensor, False).direct
 """
-    done = torch_programs.run(program)
+    done = forked_programs.run(program)
     assert done.returncode == 0, done.stderr
 
 

@@ -15,7 +15,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch_programs
+import forked_programs
 
 from pycutlass import toolkit
 
@@ -29,6 +29,8 @@ FAMILIES = (
     *("gemm", "stream_k", "reduction", "grouped_device", "grouped_host", "fprop", "scaled", "gemm_f16", "gemm_s8"),
     *("conv_f16", "conv_s8", "conv_scaled", "grouped_function", "grouped_gated"),
 )
+#: Modules that all programs import before they look for the driver.
+_IMPORTED = ("convolutions", "descriptions", "pycutlass")
 
 
 @functools.cache
@@ -64,8 +66,9 @@ def run(program: str, gpus: int = 2, seconds: float = 60, capability: int = 80, 
     """
     environment = _environment() | {"FAKE_GPUS": str(gpus), "FAKE_CAPABILITY": str(capability)} | variables
     whole = f"from fake_gpu.inside import *\n{program}\nfinish()"
-    if re.search(r"^import torch$", program, re.MULTILINE) and not variables:
-        done = torch_programs.run(whole, environment, seconds)
+    if not variables:
+        torch = ("torch",) if re.search(r"^import torch$", program, re.MULTILINE) else ()
+        done = forked_programs.run(whole, environment, seconds, (*torch, *_IMPORTED))
     else:
         command = [sys.executable, "-X", "faulthandler", "-c", whole]
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=environment)

@@ -1,6 +1,6 @@
-"""Runs programs in processes that have torch already: importing it takes longer than most of what they test.
+"""Runs programs in processes that have modules already: importing them takes longer than most of what they test.
 
-As a program, this file imports torch, reads programs, one a line as JSON, and says how each has ended. Each runs in a
+As a program, this file imports modules, reads programs, one a line as JSON, and says how each has ended. Each runs in a
 process that is forked here: nothing that is imported before starts a thread or looks for a GPU.
 """
 
@@ -10,6 +10,8 @@ import atexit
 import contextlib
 import faulthandler
 import functools
+import gc
+import importlib
 import json
 import os
 import select
@@ -26,26 +28,27 @@ _READ_AT_START = ("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONWARNINGS")
 
 
 def run(
-    program: str, environment: dict[str, str] | None = None, seconds: float = 60
+    program: str, environment: dict[str, str] | None = None, seconds: float = 60, modules: tuple[str, ...] = ("torch",)
 ) -> subprocess.CompletedProcess[str]:
     """Run `program` as ``python -X faulthandler -c`` does, and return how it ended and what it said."""
     environment = dict(os.environ) if environment is None else environment
-    return _importer(tuple(environment.get(name) for name in _READ_AT_START)).run(program, environment, seconds)
+    importer = _importer(modules, tuple(environment.get(name) for name in _READ_AT_START))
+    return importer.run(program, environment, seconds)
 
 
 @functools.cache
-def _importer(variables: tuple[str | None, ...]) -> _Importer:
-    """Return the process of this one that has torch, for the values of some environment variables."""
+def _importer(modules: tuple[str, ...], variables: tuple[str | None, ...]) -> _Importer:
+    """Return the process of this one that has `modules`, for the values of some environment variables."""
     given = {name: value for name, value in zip(_READ_AT_START, variables, strict=True) if value is not None}
-    return _Importer(os.environ | given)
+    return _Importer(modules, os.environ | given)
 
 
 class _Importer:
-    """A process that has imported torch, and starts programs."""
+    """A process that has imported modules, and starts programs."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, modules: tuple[str, ...], environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -82,9 +85,10 @@ class _Importer:
 
 def _next_program() -> str:
     """Return the program that this process is to run: one of its own, made for it."""
-    import numpy  # noqa: F401
-    import torch  # noqa: F401
-
+    for module in ("numpy", *sys.argv[1:]):
+        importlib.import_module(module)
+        if module == "torch":
+            gc.freeze()  # so that no program looks for garbage there, not even at its end
     for line in sys.stdin:
         wanted = json.loads(line)
         child = os.fork()
