@@ -32,6 +32,8 @@ _ORDER = 6.0
 #: K of one instruction of wgmma in bytes, its rows, and what shared memory delivers in a cycle, in bytes.
 _WGMMA_BYTES, _WGMMA_ROWS, _SHARED_BYTES = 32.0, 64.0, 128.0
 _PARTIAL_BYTES = 4.0  # of a partial sum
+#: From how many bytes of a row on GEMV kernels wait for pages of the memory, and of which lines they do not.
+_ROW_BYTES, _STRIP_BYTES = 6144.0, 256
 _LINE_BYTES = 128.0  # of K: the usual depth of a tile
 _BARRIER_CYCLES = 10.0  # of each k-tile, so that of two tiles that wait for memory the deeper one is faster
 _WIDEST = 128  # bits of an access
@@ -223,8 +225,22 @@ class Model:
         # Each block loads its rows of A, most of which others load as well, from the caches.
         of_block = (f.rows * g.gemv["shared_share"] + f.columns) * k * max(of_a, of_b)
         cached = blocks * of_block / (g.l2_gb_per_s * 1e3)
-        work = ((read / bandwidth) ** _ORDER + cached**_ORDER + computing**_ORDER) ** (1 / _ORDER)
+        reading = read / bandwidth * self._apart(m, n)
+        work = (reading**_ORDER + cached**_ORDER + computing**_ORDER) ** (1 / _ORDER)
         result: Floats = g.gemv["start_us"] + work
+        return result
+
+    def _apart(self, m: int, n: int) -> Floats:
+        """Return how much longer GEMV kernels read a matrix that does not lie along K.
+
+        Each line of it is on another page of the memory, where rows are long; lines of 256 bytes or more are worth that.
+        """
+        f, (of_a, of_b, _) = self.features, self._bytes
+        row = np.where(f.is_transposed, m * of_a, n * of_b)
+        line = f.columns * np.where(f.is_transposed, of_a, of_b)
+        along_k = np.where(f.is_transposed, self.kind.A.is_row_major, not self.kind.B.is_row_major)
+        octaves = np.maximum(np.log2(row / _ROW_BYTES), 0.0)
+        result: Floats = 1.0 + self.constants.gemv["apart"] * np.where(along_k | (line >= _STRIP_BYTES), 0.0, octaves)
         return result
 
     @cached_property

@@ -127,6 +127,29 @@ def test_few_rows_take_kernels_for_few_rows() -> None:
         assert min(tile.threadblock_shape[:2]) <= 16
 
 
+def without_strips(constants: Constants) -> Constants:
+    return dataclasses.replace(constants, gemv={**constants.gemv, "apart": 0.0})
+
+
+def test_gemv_kernels_read_narrow_strips_of_long_rows_slowly() -> None:
+    a = pycutlass.TensorSpec((2, 4096), "float16")
+    kinds = [
+        pycutlass.Gemm(a, pycutlass.TensorSpec((4096, 24576), "float16", strides)).kind
+        for strides in (None, (1, 4096))  # by rows, and along K
+    ]
+    longer: dict[bool, list[float]] = {True: [], False: []}
+    for kind in kinds:
+        listed = [each for each in candidates(kind, 90) if each.operation.tile_description.is_gemv]
+        listed = [each for each in listed if not each.operation.swap_ab]
+        constants = constants_of(H200)
+        models = [Model(kind, listed, each) for each in (constants, without_strips(constants))]
+        slow, quick = (model.predict(2, 24576, 4096).microseconds for model in models)
+        for each, ratio in zip(listed, slow / quick, strict=True):
+            is_narrow = kind is kinds[0] and each.operation.tile_description.threadblock_shape[1] < 128
+            longer[is_narrow].append(float(ratio))
+    assert set(longer[False]) == {1.0} and min(longer[True]) >= 1.0 and max(longer[True]) > 1.1
+
+
 def test_long_k_is_divided() -> None:
     assert pick(tnt(), 512, 512, 65536, gpu=H200).split_k_slices > 1
     assert pick(tnt(), 8192, 8192, 512, gpu=H200).split_k_slices == 1
