@@ -233,7 +233,7 @@ class Model:
     def _apart(self, m: int, n: int) -> Floats:
         """Return how much longer GEMV kernels read a matrix that does not lie along K.
 
-        Each line of it is on another page of the memory, where rows are long; lines of 256 bytes or more are worth that.
+        Each line of a strip is on another page of the memory, where rows are long. Wide strips are worth that.
         """
         f, (of_a, of_b, _) = self.features, self._bytes
         row = np.where(f.is_transposed, m * of_a, n * of_b)
