@@ -121,12 +121,12 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
 
 def _of_torch(problem: _Matrices | _Images | _Groups, types: tuple[tuple[str, Any], ...], gpu: Device) -> float:
     """Return the microseconds of torch's product, or convolution: those of ours without an epilogue, or a part."""
-    alone = _predicted(problem, None, types, gpu)[1]
     if isinstance(problem, _Matrices):
         # As a function too, where there is one: measured times correct what is predicted of other kernels alone.
-        refusal, as_function = _predicted(problem, _ITSELF, types, gpu)
-        ours = alone if refusal else as_function
+        refusal, ours = _predicted(problem, _ITSELF, types, gpu)
+        ours = _predicted(problem, None, types, gpu)[1] if refusal else ours
         return time_of_cublas(ours, problem.a, problem.b, problem.precision, gpu.compute_capability)
+    alone = _predicted(problem, None, types, gpu)[1]
     if not isinstance(problem, _Images) or gpu.compute_capability < _NATIVE:
         return alone
     is_full = problem.x.dtype in ("float32", "float64") and problem.precision != "tf32"  # which no tensor core computes
