@@ -34,6 +34,11 @@ _POSITIVE = (
     ("rsqrt", 4.0, 2.0),
     ("power", 32.0, 16.0),
 )
+#: What is made of exact numbers alone, since it jumps.
+_JUMPING = (
+    *("round", "floor", "ceil", "remainder", "quotient", "divmod"),
+    *("int8", "int32", "float_e4m3", "float_e5m2"),
+)
 _FORMS = (
     *(("row", Row), ("column", Column), ("matrix", Tensor)),
     *(("number", PerBatch), ("source", Source), ("scalar", Scalar)),
@@ -290,11 +295,16 @@ class _Builder:
 
     def jumping(self, x: _Known) -> _Known:
         """Round an exact value, or take what a division leaves."""
-        name = self.draw.choice(["round", "floor", "ceil", "remainder", "int8", "int32", "float_e4m3", "float_e5m2"])
+        name = self.draw.choice(_JUMPING)
         if name.startswith("float"):
             return _Known(epilogue.cast(x.value, getattr(cutlass, name)), x.bound * 1.25, x.grain)
         if name == "remainder":
             return _Known(x.value % 3.0, 3.0, min(x.grain, 1.0))
+        if name == "quotient":
+            return _Known(x.value // 3.0, math.ceil(x.bound / 3) + 1, 1.0)
+        if name == "divmod":
+            quotient, remainder = divmod(x.value, 3.0)
+            return _Known(2 * quotient + remainder, x.bound + 5, min(x.grain, 1.0))
         if name.startswith("int"):
             return _Known(epilogue.cast(x.value, getattr(cutlass, name)), math.ceil(x.bound), 1.0)
         return _Known(getattr(epilogue, name)(x.value), math.ceil(x.bound) + 1, 1.0)
