@@ -231,7 +231,7 @@ def test_products_alone_are_taken_where_cublas_is_slower(rows: int, dtype: str, 
     assert len(made.regions) == count, made
 
 
-def test_cublas_is_compared_alike_on_a_gpu_whose_predictions_are_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cublas_is_not_compared_with_tiles_that_functions_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     shares = []
     for name in ("NVIDIA H200", "NVIDIA H100 80GB HBM3"):
         gpu = Device(0, name, 90, 132)

@@ -122,7 +122,7 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
 def _of_torch(problem: _Matrices | _Images | _Groups, types: tuple[tuple[str, Any], ...], gpu: Device) -> float:
     """Return the microseconds of torch's product, or convolution: those of ours without an epilogue, or a part."""
     if isinstance(problem, _Matrices):
-        # As a function too, where there is one: measured times correct what is predicted of other kernels alone.
+        # As a function too, where there is one: of tiles that functions lack, predictions may be too good.
         refusal, ours = _predicted(problem, _ITSELF, types, gpu)
         ours = _predicted(problem, None, types, gpu)[1] if refusal else ours
         return time_of_cublas(ours, problem.a, problem.b, problem.precision, gpu.compute_capability)
