@@ -85,8 +85,8 @@ PARTS: tuple[Part, ...] = (
         *(("-P", "-m", "benchmarks.fusion_compile"), "benchmark"),
     ),
     Part("models", "Models", 540, ("-P", "-m", "benchmarks.models"), "benchmark"),
-    Part("zoo", "Twenty models", 540, ("-P", "-m", "benchmarks.zoo"), "benchmark"),
-    Part("compiling", "Compiling models", 540, ("-P", "-m", "benchmarks.compiling"), "benchmark"),
+    Part("zoo", "Twenty models", 1200, ("-P", "-m", "benchmarks.zoo"), "benchmark"),
+    Part("compiling", "Compiling models", 1200, ("-P", "-m", "benchmarks.compiling"), "benchmark"),
     Part("examples", "Examples", 240, (*_PYTEST, "tests/examples"), "tests"),
     Part("loading", "Loading and unloading kernels", 300, ("-P", "-m", "benchmarks.loading"), "benchmark"),
     Part("imports", "Imports", 180, ("-P", "-m", "benchmarks.imports"), "benchmark"),
@@ -97,7 +97,7 @@ PARTS: tuple[Part, ...] = (
 _TOOLS = {"sanitizer": "memcheck", "racecheck": "racecheck", "initcheck": "initcheck"}
 _BY_NAME = {part.name: part for part in PARTS}
 #: What takes long, and is run where it is asked for: the last needs no GPU.
-_ASKED_FOR = ("racecheck", "initcheck", "pick", "tuning", "fusion_compile")
+_ASKED_FOR = ("racecheck", "initcheck", "pick", "tuning", "zoo", "compiling", "fusion_compile")
 _DEFAULT = [part.name for part in PARTS if part.name not in _ASKED_FOR]
 
 
