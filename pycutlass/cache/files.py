@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, PyCutlassError
 
-__all__ = ["as_path", "is_cut_off", "is_file", "regular_file", "written_whole"]
+__all__ = ["as_path", "check_directory", "is_cut_off", "is_file", "regular_file", "written_whole"]
 
 _ELF64_LITTLE = b"\x7fELF\x02\x01"
 _ELF_HEADER = struct.Struct("<32x QQ 6x HHHH 2x")  # offsets of segments and sections; size and number of each
@@ -51,6 +51,12 @@ def written_whole(path: Path, what: str) -> Iterator[BinaryIO]:
         if isinstance(error, FileNotFoundError):
             why = f"there is no directory {path.parent}: make it first"
         raise CacheError(f"{what} {path} cannot be written: {why}") from error
+
+
+def check_directory(path: Path, what: str) -> None:
+    """Raise CacheError where `path` could not be written for want of its directory: before work that takes minutes."""
+    if not path.parent.is_dir():
+        raise CacheError(f"{what} {path} cannot be written: there is no directory {path.parent}: make it first")
 
 
 def regular_file(path: Path, what: str) -> BinaryIO:

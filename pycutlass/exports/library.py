@@ -12,7 +12,7 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.cache import Artifact
-from pycutlass.cache.files import as_path, written_whole
+from pycutlass.cache.files import as_path, check_directory, written_whole
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.exports.building import artifacts_of, images, link
@@ -77,6 +77,7 @@ def export_library(
     written = as_path("path", path)
     if written.suffix != ".so":
         raise ArgumentError(f"a library is a shared object, whose name ends with .so; got {written.name}")
+    check_directory(written, "the library")
     name = checked_identifier("the name of the file before its ending", written.stem)
     named = _named(plans)
     ms = _checked_extents(extents)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule
 
+from pycutlass.cache.files import as_path, check_directory
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.exports import LoadedLibrary, LoadedPlan, export_library, load_library
@@ -100,6 +101,7 @@ def build(
     chosen.check_beside(partitioned.options)
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"path must be a path, such as 'kernels.so', got {shown(path)}")
+    check_directory(as_path("path", path), "the library")
     regions = [each for each in partitioned.regions if each.kind != "grouped"]
     if not regions:
         raise ArgumentError(
@@ -174,7 +176,7 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
         The library.
     partitioned : Partition
         The model, which stays as it is and shares its parameters with the result. Partition it anew with the same
-        options, in any process.
+        options, dynamic, and sizes of inputs, in any process.
 
     Returns
     -------
@@ -185,7 +187,7 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        No Partition, or a region that the library lacks: it was built of another model.
+        No Partition, or a region that the library lacks: it was built of another model, or for other sizes.
     CacheError
         As of `pycutlass.load_library`.
 
@@ -277,8 +279,9 @@ def _kernel_of(library: LoadedLibrary, region: Region) -> LibraryKernel:
     name = plan_name(region)
     if name not in library:
         raise ArgumentError(
-            f"{library.path.name} has no kernel for {region}: it was built of another model, or with other options. "
-            f"Build it again with pycutlass.pytorch.build"
+            f"{library.path.name} has no kernel for {region}: it was built of another model, for other sizes, or with "
+            f"other options. Build it again with pycutlass.pytorch.build: of a partition with dynamic=True, for any "
+            f"number of rows"
         )
     [plan] = [each for each in library.manifest["plans"] if each["name"] == name]
     return LibraryKernel(library[name], {each["name"]: each["layout"] for each in plan["tensors"]})

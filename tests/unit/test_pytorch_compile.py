@@ -168,6 +168,19 @@ def test_autocast(rest: str, seen: list[list[Region]]) -> None:
 @needs_compiler
 @needs_compiler
 @pytest.mark.parametrize("is_training", [False, True])
+def test_images_whose_extents_change_in_strided_convolutions(is_training: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1), nn.ELU(), nn.Conv2d(8, 4, 3, 2, 1), nn.Tanh())
+    made = compiled(model, "inductor", dynamic=True)
+    for x in (some(2, 4, 16, 16), some(3, 4, 18, 22)):
+        if is_training:
+            assert_alike(gradients(made, model, x), gradients(model, model, x))
+        else:
+            with torch.no_grad():
+                assert_alike(made(x), model(x))
+
+
+@needs_compiler
+@pytest.mark.parametrize("is_training", [False, True])
 def test_what_has_no_region_is_compiled_as_inductor_compiles_it(is_training: bool) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.LayerNorm(16), nn.Sigmoid(), nn.Linear(16, 8))
     x = some(4, 8)

@@ -118,7 +118,7 @@ def layers(dynamic: Any = None, **options: Any) -> Any:
 
 
 def test_a_library_has_equal_kernels_once(built):
-    assert pycutlass.pytorch.build(layers(), path="some/kernels.so") == Path("some/kernels.so")
+    assert pycutlass.pytorch.build(layers(), path="kernels.so") == Path("kernels.so")
     assert len(built.plans) == 2 and built.target == "sm_80" and built.extents == ()
     assert all(described(plan, name).tensors[-1].name == "row0" for name, plan in built.plans.items())
 
@@ -297,3 +297,12 @@ def test_what_is_no_partition_or_path_is_refused(built):
         pycutlass.pytorch.build(layers(), {"use_fast_math": True})
     with pytest.raises(CacheError, match="there is no such file"):
         pycutlass.pytorch.load("/nowhere/kernels.so", layers())
+
+
+def test_a_directory_that_is_not_there_is_told_before_kernels_are_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = pycutlass.pytorch.partition(torch.nn.Linear(8, 8), torch.ones(4, 8), options={"min_gain": 0})
+    monkeypatch.setattr(libraries, "plan_of", lambda *_: pytest.fail("planned"))
+    with pytest.raises(CacheError, match=r"there is no directory .*absent: make it first"):
+        pycutlass.pytorch.build(made, {"sm": 90}, tmp_path / "absent" / "kernels.so")

@@ -250,6 +250,8 @@ class _Writer:
             raise Unwritable(
                 f"lies in memory with strides {tuple(value.stride())}, which are those of no packed tensor"
             )
+        if list(axes) == sorted(axes):  # a view of a view more, whose symbolic strides Inductor cannot order
+            return self.call(_aten.clone.default, made, memory_format=torch.contiguous_format)
         turned = self.call(_aten.permute.default, made, list(axes))
         packed = self.call(_aten.clone.default, turned, memory_format=torch.contiguous_format)
         return self.call(_aten.permute.default, packed, [axes.index(axis) for axis in range(len(axes))])
