@@ -180,7 +180,8 @@ def _with_inductor(model: GraphModule, example_inputs: Sequence[Any], mode: str 
     except Exception:  # torch may wrap ours
         if len(first) != 1 or first[0].regions:
             raise
-        return compile_fx(model, list(example_inputs), config_patches=patches)
+    once = {**patches, "pre_grad_custom_pass": None}  # which has changed the model in place
+    return compile_fx(model, list(example_inputs), config_patches=once)
 
 
 class _NothingTaken(Exception):  # noqa: N818

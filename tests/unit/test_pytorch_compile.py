@@ -195,6 +195,23 @@ def test_what_has_no_region_is_compiled_as_inductor_compiles_it(is_training: boo
     assert code(backend="pycutlass", options={"min_gain": 0.99}) == code()
 
 
+def test_passes_of_a_user_change_a_model_without_a_region_once() -> None:
+    def with_one_more(graph: torch.fx.Graph) -> None:
+        node = next(each for each in graph.nodes if each.op == "call_method" and each.target == "sin")
+        with graph.inserting_after(node):
+            more = graph.call_function(operator.add, (node, 1.0))
+        node.replace_all_uses_with(more, delete_user_cb=lambda user: user is not more)
+
+    def function(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos().sin(), (x.sin(),))
+
+    x = torch.ones(4)
+    with torch._inductor.config.patch(pre_grad_custom_pass=with_one_more), torch.no_grad():
+        made = torch.compile(function, backend="pycutlass")(x)
+    assert_alike(made, (x.sin() + 1).sin() + 1)
+
+
+@needs_compiler
 def test_the_pass_of_inductor() -> None:
     model, seen = GatedMlp().eval(), InductorPass({"min_gain": 0})
     made, x = torch.compile(model, options={"post_grad_custom_pre_pass": seen}), some(4, 16)
