@@ -162,11 +162,15 @@ def _with_inductor(model: GraphModule, example_inputs: Sequence[Any], mode: str 
     table = select_decomp_table()
     kept = {target: way for target, way in table.items() if not _is_kept(target)}
     first: list[Found] = []
+    is_spent = config.freezing_discard_parameters  # then the model has no parameters to be compiled again with
+
+    def nothing_taken() -> bool:
+        return len(first) == 1 and not first[0].regions and not is_spent
 
     def inner(graph: GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
         found = _with_regions(graph.graph, options)
         first.append(found)
-        if len(first) == 1 and not found.regions:
+        if nothing_taken():
             raise _NothingTaken
         graph.recompile()
         if "get_decomp_fn" in how:  # a table of our own cannot be part of the key of Inductor's cache
@@ -178,7 +182,7 @@ def _with_inductor(model: GraphModule, example_inputs: Sequence[Any], mode: str 
     try:
         return compile_fx(model, list(example_inputs), inner_compile=inner, config_patches=marked, decompositions=kept)
     except Exception:  # torch may wrap ours
-        if len(first) != 1 or first[0].regions:
+        if not nothing_taken():
             raise
     once = {**patches, "pre_grad_custom_pass": None}  # which has changed the model in place
     return compile_fx(model, list(example_inputs), config_patches=once)

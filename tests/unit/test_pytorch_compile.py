@@ -166,7 +166,6 @@ def test_autocast(rest: str, seen: list[list[Region]]) -> None:
 
 
 @needs_compiler
-@needs_compiler
 @pytest.mark.parametrize("is_training", [False, True])
 def test_images_whose_extents_change_in_strided_convolutions(is_training: bool) -> None:
     model = nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1), nn.ELU(), nn.Conv2d(8, 4, 3, 2, 1), nn.Tanh())
@@ -209,6 +208,14 @@ def test_passes_of_a_user_change_a_model_without_a_region_once() -> None:
     with torch._inductor.config.patch(pre_grad_custom_pass=with_one_more), torch.no_grad():
         made = torch.compile(function, backend="pycutlass")(x)
     assert_alike(made, (x.sin() + 1).sin() + 1)
+
+
+@needs_compiler
+def test_a_model_without_a_region_whose_parameters_are_discarded() -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh()).eval(), some(2, 3, 6, 6)
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True, freezing_discard_parameters=True):
+        expected = model(x)
+        assert_alike(torch.compile(model, backend="pycutlass", options={"min_gain": 0.99})(x), expected)
 
 
 @needs_compiler
