@@ -27,8 +27,8 @@ class Trace:
         self.inputs = inputs
         self.values: list[Value] = []
         self.lines: list[str] = []
-        #: Numbers of values of which functions need some alone: a quotient, or the remainder that is made with it.
-        self.either: set[int] = set()
+        #: Numbers of results of which functions need one, and of all that was made for them: by `divmod`.
+        self.either: list[tuple[tuple[int, ...], range]] = []
         self._by_name = {each.name: each for each in inputs}
         self._numbers: dict[Value, int] = {}
         self.columns = Columns(self._by_name)
@@ -83,10 +83,11 @@ class Trace:
                 )
         used_values = (self.values[number] for number in order)
         selected = {(value.operands, value.data[0]) for value in used_values if value.node == "top_k"}
+        spare = {each for results, made in self.either if not order.keys().isdisjoint(results) for each in made}
         for number, value in enumerate(self.values):
             if value.node == "top_k" and (value.operands, value.data[0]) in selected:  # values or indices alone
                 continue
-            if number not in order and number not in self.either and value.node not in ("input", "constant"):
+            if number not in order and number not in spare and value.node not in ("input", "constant"):
                 raise DescriptionError(
                     f"{self.lines[number]}the result of {_called(value)} is unused: no output depends on it. Return it "
                     f"by a name of its own, or leave the line out"

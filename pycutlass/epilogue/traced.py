@@ -114,7 +114,7 @@ def _divmod(x: Any, y: Any) -> tuple[Traced, Traced]:
     trace = next(each._trace for each in (x, y) if isinstance(each, Traced))
     before = len(trace.values)
     made = _floor_divided(x, y), applied(NODES["remainder"], x, y)
-    trace.either.update(range(before, len(trace.values)))
+    trace.either.append((tuple(each._number for each in made), range(before, len(trace.values))))
     return made
 
 

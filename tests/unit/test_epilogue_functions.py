@@ -192,6 +192,15 @@ def test_divmod_is_quotient_and_remainder(by: Any, operands: Any) -> None:
     np.testing.assert_allclose(single.numpy(x), exact[1], rtol=1e-6)
 
 
+def test_divmod_of_which_nothing_is_used_is_refused() -> None:
+    def function(accum: Any) -> Any:
+        divmod(accum, 0.3)
+        return accum * 2.0
+
+    with pytest.raises(DescriptionError, match="the result of divide is unused"):
+        pycutlass.epilogue_function(function)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_numpy_means_the_same_as_the_function_itself(seed: int) -> None:
     function = drawn_function(seed).function
