@@ -161,16 +161,13 @@ def _with_inductor(model: GraphModule, example_inputs: Sequence[Any], mode: str 
 
     table = select_decomp_table()
     kept = {target: way for target, way in table.items() if not _is_kept(target)}
-    first: list[Found] = []
     is_spent = config.freezing_discard_parameters  # then the model has no parameters to be compiled again with
-
-    def nothing_taken() -> bool:
-        return len(first) == 1 and not first[0].regions and not is_spent
+    without: list[Found] = []
 
     def inner(graph: GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
         found = _with_regions(graph.graph, options)
-        first.append(found)
-        if nothing_taken():
+        if not found.regions and how.get("is_inference") and not is_spent:  # in training, backward may have some
+            without.append(found)
             raise _NothingTaken
         graph.recompile()
         if "get_decomp_fn" in how:  # a table of our own cannot be part of the key of Inductor's cache
@@ -182,7 +179,7 @@ def _with_inductor(model: GraphModule, example_inputs: Sequence[Any], mode: str 
     try:
         return compile_fx(model, list(example_inputs), inner_compile=inner, config_patches=marked, decompositions=kept)
     except Exception:  # torch may wrap ours
-        if not nothing_taken():
+        if not without:
             raise
     once = {**patches, "pre_grad_custom_pass": None}  # which has changed the model in place
     return compile_fx(model, list(example_inputs), config_patches=once)
