@@ -78,7 +78,7 @@ FREE: tuple[tuple[str, str, float, float], ...] = (
     ("gemv", "latency_us", 0.2, 5),
     ("gemv", "macs_per_cycle", 8, 256),
     ("gemv", "shared_share", 0.05, 2),
-    ("gemv", "apart", 0.0, 0.5),
+    ("gemv", "strided", 0.0, 0.5),
     ("reuse", "l2_share", 0.2, 1.2),
     ("reuse", "sharpness", 1, 12),
     ("reuse", "in_wave", 0.1, 1),

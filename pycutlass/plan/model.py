@@ -225,12 +225,12 @@ class Model:
         # Each block loads its rows of A, most of which others load as well, from the caches.
         of_block = (f.rows * g.gemv["shared_share"] + f.columns) * k * max(of_a, of_b)
         cached = blocks * of_block / (g.l2_gb_per_s * 1e3)
-        reading = read / bandwidth * self._apart(m, n)
+        reading = read / bandwidth * self._strided(m, n)
         work = (reading**_ORDER + cached**_ORDER + computing**_ORDER) ** (1 / _ORDER)
         result: Floats = g.gemv["start_us"] + work
         return result
 
-    def _apart(self, m: int, n: int) -> Floats:
+    def _strided(self, m: int, n: int) -> Floats:
         """Return how much longer GEMV kernels read a matrix that does not lie along K.
 
         Each line of a strip is on another page of the memory, where rows are long. Wide strips are worth that.
@@ -240,7 +240,7 @@ class Model:
         line = f.columns * np.where(f.is_transposed, of_a, of_b)
         along_k = np.where(f.is_transposed, self.kind.A.is_row_major, not self.kind.B.is_row_major)
         octaves = np.maximum(np.log2(row / _ROW_BYTES), 0.0)
-        result: Floats = 1.0 + self.constants.gemv["apart"] * np.where(along_k | (line >= _STRIP_BYTES), 0.0, octaves)
+        result: Floats = 1.0 + self.constants.gemv["strided"] * np.where(along_k | (line >= _STRIP_BYTES), 0.0, octaves)
         return result
 
     @cached_property

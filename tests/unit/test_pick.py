@@ -128,7 +128,7 @@ def test_few_rows_take_kernels_for_few_rows() -> None:
 
 
 def without_strips(constants: Constants) -> Constants:
-    return dataclasses.replace(constants, gemv={**constants.gemv, "apart": 0.0})
+    return dataclasses.replace(constants, gemv={**constants.gemv, "strided": 0.0})
 
 
 def test_gemv_kernels_read_narrow_strips_of_long_rows_slowly() -> None:
