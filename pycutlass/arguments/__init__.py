@@ -1,10 +1,10 @@
 """Arguments of a launch: tensors and scalars, checked against the operation and packed for its kernel."""
 
-import importlib as _importlib
 import typing as _typing
 
 from pycutlass.arguments.base import Arguments, LaunchConfig
 from pycutlass.arguments.gemm import GemmArguments
+from pycutlass.imported import imports_later as _imports_later
 
 if _typing.TYPE_CHECKING:
     from pycutlass.arguments.conv2d import Conv2dArguments
@@ -22,12 +22,7 @@ __all__ = [
 
 #: The modules of what not every program makes, imported when it is first asked for.
 _LATER = {"Conv2dArguments": "conv2d", "GemmGroupedArguments": "grouped", "ReductionArguments": "reduction"}
-
-
-def __getattr__(name: str) -> _typing.Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name))
+__getattr__ = _imports_later(__name__, _LATER)
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,8 @@
 """From a problem to a kernel: what kernels there are for it, which is likely the fastest, and how it is called."""
 
-import importlib as _importlib
 import typing as _typing
 
+from pycutlass.imported import imports_later as _imports_later
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
 from pycutlass.plan.group_candidates import GroupCandidate, group_candidates
@@ -41,12 +41,7 @@ _LATER = {
     "conv2d_pick": "conv_pick",
     "conv2d_ranking": "conv_pick",
 }
-
-
-def __getattr__(name: str) -> _typing.Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name))
+__getattr__ = _imports_later(__name__, _LATER)
 
 
 def __dir__() -> list[str]:
