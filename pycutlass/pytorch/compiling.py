@@ -162,12 +162,13 @@ def _with_inductor(model: GraphModule, example_inputs: Sequence[Any], mode: str 
     table = select_decomp_table()
     kept = {target: way for target, way in table.items() if not _is_kept(target)}
     is_spent = config.freezing_discard_parameters  # then the model has no parameters to be compiled again with
-    without: list[Found] = []
+    is_without = False
 
     def inner(graph: GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
+        nonlocal is_without
         found = _with_regions(graph.graph, options)
         if not found.regions and how.get("is_inference") and not is_spent:  # in training, backward may have some
-            without.append(found)
+            is_without = True
             raise _NothingTaken
         graph.recompile()
         if "get_decomp_fn" in how:  # a table of our own cannot be part of the key of Inductor's cache
@@ -178,8 +179,8 @@ def _with_inductor(model: GraphModule, example_inputs: Sequence[Any], mode: str 
     marked = {**patches, "post_grad_custom_pre_pass": _Marked(options, config.post_grad_custom_pre_pass)}
     try:
         return compile_fx(model, list(example_inputs), inner_compile=inner, config_patches=marked, decompositions=kept)
-    except Exception:  # torch may wrap ours
-        if not without:
+    except Exception:  # _NothingTaken, which torch may wrap; all others are raised again
+        if not is_without:
             raise
     once = {**patches, "pre_grad_custom_pass": None}  # which has changed the model in place
     return compile_fx(model, list(example_inputs), config_patches=once)
