@@ -401,7 +401,7 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
             f"{needs}, and beyond {clean} of them for C of {parts.D.type}{beside} the kernel may be slower: registers "
             f"spill, and from 216 on instructions wait for each other; at most {columns} columns do not spill"
         )
-    elif spills(tile, parts):
+    elif spills(tile, parts, much=True):
         m, n, k = tile.threadblock_shape
         say_once(
             f"a {m}x{n}x{k} tile has {held_registers(tile)} registers of A of {parts.A.type} beside {registers} of "

@@ -32,6 +32,8 @@ _TURNED, _DEPTHS = 128, (128, 256)
 #: Vectors and matrices of an epilogue function, counted as of 16 bits, that a warp group by itself holds beside any of
 #: its sums; and the registers of sums that it has beside more.
 _FEW_PORTS, _CLEAN_BESIDE_PORTS = 2, 32
+#: The same of groups that turn words of B around, and of two that do so together and spill little.
+_CLEAN_BESIDE_WORDS, _FAST_BESIDE_WORDS = 112, 128
 
 
 def loads_a(A: Tensor, B: Tensor) -> bool:
@@ -53,15 +55,13 @@ def swizzle_bytes(tile: Tile, A: Tensor, B: Tensor) -> tuple[int, int] | None:
     """Return what the tiles of A and B are aligned to in shared memory; None where both are multiplied from there.
 
     A layout consists of atoms of 8 lines, of the widest span of 128, 64 or 32 bytes that divides a line. CUTLASS takes
-    32 bytes of 32-bit elements that do not lie along K, whose banks differ then (rs_smem_selector in sm90_common.inl).
+    32 bytes of 32-bit elements that do not lie along K; here they are as the others (loads_sm90.h).
     """
     if not loads_a(A, B):
         return None
     (m, n, k), size = tile.threadblock_shape, A.type.bits // 8
-    of_a, of_b = m * size if size == 1 else 32, k * size
-    if B.is_row_major:
-        of_b = n * size if size == 1 else 32
-    span_a, span_b = (next(span for span in (128, 64, 32, 16) if line % span == 0) for line in (of_a, of_b))
+    lines = m * size, (n if B.is_row_major else k) * size  # A is column-major in the kernel
+    span_a, span_b = (next(span for span in (128, 64, 32, 16) if line % span == 0) for line in lines)
     return 8 * span_a, 8 * span_b
 
 
@@ -72,11 +72,13 @@ def held_registers(tile: Tile) -> int:
     return rows * k * tile.math_instruction.a.bits // 8 // (4 * 128)
 
 
-def spills(tile: Tile, parts: Parts) -> bool:
-    """Return whether a kernel has too few registers.
+def spills(tile: Tile, parts: Parts, *, much: bool = False) -> bool:
+    """Return whether a kernel has too few registers, or by `much` too few, so that it is slow.
 
     Those of A are free again when D is stored. A warp group that turns bytes around by itself has been seen to spill
     with 128 of sums, the least that its tiles have; floats of 8 bits, and two groups that share the work, have not.
+    Groups that turn words around have with 128 of sums, and not with 112: two that share the work keep up to 64 bytes
+    elsewhere, outside of their loop, and are the fastest all the same.
     Beside an epilogue function of two matrices of 32 bits, a warp group by itself spilled with 64, and not with 32.
     """
     registers = accumulator_registers(tile)
@@ -84,6 +86,8 @@ def spills(tile: Tile, parts: Parts) -> bool:
         return True
     if not loads_a(parts.A, parts.B):
         return False
+    if parts.B.is_row_major and parts.A.type.bits == 32 and registers > _CLEAN_BESIDE_WORDS:
+        return not much or tile.kernel_schedule is KernelSchedule.Pingpong or registers > _FAST_BESIDE_WORDS
     if tile.kernel_schedule is KernelSchedule.Pingpong:
         turns_bytes = parts.B.is_row_major and parts.A.type.is_byte
         if turns_bytes or (held_ports(parts.epilogue) > _FEW_PORTS and registers > _CLEAN_BESIDE_PORTS):

@@ -27,6 +27,7 @@ _ELEMENT = {row.short: row for row in ELEMENTS}
 
 _F64_ROUNDING = 2.0**-53
 _FLOAT8_BITS = 2.0**-13  # of what tensor cores keep of products of 8-bit floats
+_WGMMA_BITS = 256  # of K of an instruction
 _MOVED_ON = 128  # products (cutlass/gemm/collective/fp8_accumulation.hpp)
 
 Array = NDArray[Any]
@@ -192,7 +193,8 @@ def tolerance(
     math, functor = operation.tile_description.math_instruction, operation.epilogue_functor
     walk = float(np.sqrt(k)) * scale
     sums_exactly = math.is_tensor_op and math.a.short != "f64"  # f64 tensor cores round after every product
-    per_instruction = (math.instruction_shape or (64, 8, 16))[2] if sums_exactly else 1
+    of_wgmma = (64, 8, _WGMMA_BITS // math.a.bits)  # which descriptions leave open
+    per_instruction = (math.instruction_shape or of_wgmma)[2] if sums_exactly else 1
     absolute = 3.3 * math.accumulator.epsilon * k / np.sqrt(per_instruction) * scale
     if math.is_tensor_op and math.accumulator.short == "f32":
         absolute += math.accumulator.epsilon * -(-k // per_instruction) * walk

@@ -27,8 +27,9 @@ int misplaced(int first, int stage) {
   using Mma =
       decltype(make_tiled_mma(GMMA::rs_op_selector<Multiplied, Multiplied, Sum, Tile, GMMA::Major::K, GMMA::Major::K>(),
                               Layout<Shape<Int<kGroups>, _1, _1>>{}));
-  using Atom = decltype(cutlass::gemm::collective::detail::rs_smem_selector<GMMA::Major::MN, Multiplied, Int<kColumns>,
-                                                                            Int<kDepth>, true>());
+  using Built = decltype(cutlass::gemm::collective::detail::rs_smem_selector<GMMA::Major::MN, Multiplied, Int<kColumns>,
+                                                                             Int<kDepth>, true>());
+  using Atom = typename pycutlass::Lines<Multiplied, Stride<_1, int64_t, int64_t>, Int<kColumns>, Built>::Type;
   using Lines = Shape<Int<kColumns>, Int<kDepth>, Int<kStages>>;
   using Before = decltype(tile_to_shape(Atom{}, Lines{}, Step<_2, _1, _3>{}));
   using TurnedAtom = decltype(turned::gmma_smem_transpose_or_passthrough<true, Atom, Loaded>());

@@ -75,9 +75,37 @@ struct InBoxes : Collective {
   }
 };
 
+/// Lines in shared memory of an operand's tile of 32-bit elements that do not lie along K: of 128 bytes where rows
+/// allow. CUTLASS takes 32 bytes, whose banks differ when threads read them, but a line of 32 takes TMA as long as one
+/// of 128 (rs_smem_selector in cutlass/gemm/collective/builders/sm90_common.inl).
+template <typename Element, typename Stride, typename Rows, typename Atom>
+struct Lines {
+  static constexpr bool kAreWide =
+      sizeof(Element) == 4 && cutlass::gemm::detail::is_major<0>(Stride{}) && Rows::value % 32 == 0;
+  using Type = cute::conditional_t<kAreWide, cute::GMMA::Layout_MN_SW128_Atom<cutlass::tfloat32_t>, Atom>;
+};
+
+/// A mainloop with A in registers, with such lines.
+template <typename Collective>
+struct InLines {
+  using Type = Collective;
+};
+template <int kStages, typename ClusterShape, typename Schedule, typename TileShape, typename A, typename StrideA,
+          typename B, typename StrideB, typename TiledMma, typename TmaA, typename AtomA, typename CopyA,
+          typename TransformA, typename TmaB, typename AtomB, typename CopyB, typename TransformB>
+struct InLines<cutlass::gemm::collective::CollectiveMma<
+    cutlass::gemm::MainloopSm90TmaGmmaRmemAWarpSpecialized<kStages, ClusterShape, Schedule>, TileShape, A, StrideA, B,
+    StrideB, TiledMma, TmaA, AtomA, CopyA, TransformA, TmaB, AtomB, CopyB, TransformB>> {
+  using LinesOfA = typename Lines<A, StrideA, decltype(cute::size<0>(TileShape{})), AtomA>::Type;
+  using LinesOfB = typename Lines<B, StrideB, decltype(cute::size<1>(TileShape{})), AtomB>::Type;
+  using Type = cutlass::gemm::collective::CollectiveMma<
+      cutlass::gemm::MainloopSm90TmaGmmaRmemAWarpSpecialized<kStages, ClusterShape, Schedule>, TileShape, A, StrideA, B,
+      StrideB, TiledMma, TmaA, LinesOfA, CopyA, TransformA, TmaB, LinesOfB, CopyB, TransformB>;
+};
+
 /// The mainloop of a kernel, as CUTLASS has it or with loads of our own.
 template <typename Collective>
-using WithOwnLoads =
-    cute::conditional_t<LoadsA<typename Collective::DispatchPolicy>::value, InBoxes<Collective>, Collective>;
+using WithOwnLoads = cute::conditional_t<LoadsA<typename Collective::DispatchPolicy>::value,
+                                         InBoxes<typename InLines<Collective>::Type>, Collective>;
 
 }  // namespace pycutlass

@@ -53,6 +53,25 @@ struct TransposedB {
   template <typename Loaded, typename Transposed>
   CUTLASS_DEVICE void operator()(Loaded const& loaded, Transposed const& transposed, int stage, int step) {
     if (step > 0) return;
+    if constexpr (sizeof(Element) == 4) {
+      turn_words(loaded, transposed, stage);
+    } else {
+      turn(loaded, transposed, stage);
+    }
+  }
+
+  /// Has the tile be there for the instructions behind a step.
+  CUTLASS_DEVICE void synchronize(int step) {
+    if (step == 0) synchronize();
+  }
+  CUTLASS_DEVICE void synchronize() {
+    cutlass::arch::fence_view_async_shared();
+    cutlass::arch::NamedBarrier::sync(cute::size(TiledMma{}), cutlass::arch::ReservedNamedBarriers::TransposeBarrier);
+  }
+
+ private:
+  template <typename Loaded, typename Transposed>
+  CUTLASS_DEVICE void turn(Loaded const& loaded, Transposed const& transposed, int stage) {
     CUTLASS_PRAGMA_NO_UNROLL
     for (int square = 0; square < int(cute::size<0>(SmemLayoutB{})); square += kSquare) {
       CUTLASS_PRAGMA_NO_UNROLL
@@ -74,16 +93,37 @@ struct TransposedB {
     }
   }
 
-  /// Has the tile be there for the instructions behind a step.
-  CUTLASS_DEVICE void synchronize(int step) {
-    if (step == 0) synchronize();
-  }
-  CUTLASS_DEVICE void synchronize() {
-    cutlass::arch::fence_view_async_shared();
-    cutlass::arch::NamedBarrier::sync(cute::size(TiledMma{}), cutlass::arch::ReservedNamedBarriers::TransposeBarrier);
+  /// All squares have a part in the same place, so that its address is computed once.
+  template <typename Loaded, typename Transposed>
+  CUTLASS_DEVICE void turn_words(Loaded const& loaded, Transposed const& transposed, int stage) {
+    constexpr int kSquares = int(cute::size<0>(SmemLayoutB{})) / kSquare, kWords = kSquare * kSquare;
+    static_assert(kHeld == 2);  // which lie side by side once they are turned
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int pair = warp_; pair < Parts::kPairs; pair += kWarps) {
+      Parts const parts(pair);
+      uint32_t const* from[2][kHeld];
+      uint2* to[2];
+      CUTLASS_PRAGMA_UNROLL
+      for (int part = 0; part < 2; ++part) {
+        int const n = parts.n[part] * kPart + n_, k = parts.k[part] * kPart + k_;
+        from[part][0] = reinterpret_cast<uint32_t const*>(&loaded(n, k, stage));
+        from[part][1] = reinterpret_cast<uint32_t const*>(&loaded(n, k + 1, stage));
+        to[part] = reinterpret_cast<uint2*>(&transposed(n, k, stage));
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int square = 0; square < kSquares; ++square) {
+        uint2 held[2];
+        CUTLASS_PRAGMA_UNROLL
+        for (int part = 0; part < 2; ++part) {
+          held[part] = {from[part][0][square * kWords], from[part][1][square * kWords]};
+        }
+        __syncwarp();
+        to[0][square * (kWords / 2)] = held[0];
+        to[1][square * (kWords / 2)] = held[1];
+      }
+    }
   }
 
- private:
   int const warp_, n_, k_;
 };
 
