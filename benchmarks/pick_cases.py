@@ -42,6 +42,7 @@ _TYPES = {
     "f16": cutlass.float16,
     "bf16": cutlass.bfloat16,
     "tf32": cutlass.float32,
+    "f32": cutlass.float32,
     "e4m3": cutlass.float_e4m3,
     "s8": cutlass.int8,
 }

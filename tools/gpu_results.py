@@ -72,6 +72,7 @@ PARTS: tuple[Part, ...] = (
     Part("native_gemms", "Ampere-style GEMMs against C++", 240, ("-P", "-m", "benchmarks.native_gemms"), "benchmark"),
     Part("compile", "Compile times", 570, ("-P", "-m", "benchmarks.compile"), "benchmark"),
     Part("pick", "Default pick", 3600, ("-P", "-m", "benchmarks.pick"), "benchmark"),
+    Part("simt", "Products of float32", 540, ("-P", "-m", "benchmarks.simt"), "benchmark"),
     Part("tuning", "Tuning", 540, ("-P", "-m", "benchmarks.tuning"), "benchmark"),
     Part("grouped", "Grouped GEMM", 300, ("-P", "-m", "benchmarks.grouped"), "benchmark"),
     Part("conv", "Convolution", 570, ("-P", "-m", "benchmarks.conv"), "benchmark"),
@@ -97,7 +98,7 @@ PARTS: tuple[Part, ...] = (
 _TOOLS = {"sanitizer": "memcheck", "racecheck": "racecheck", "initcheck": "initcheck"}
 _BY_NAME = {part.name: part for part in PARTS}
 #: What takes long, and is run where it is asked for: the last needs no GPU.
-_ASKED_FOR = ("racecheck", "initcheck", "pick", "tuning", "zoo", "compiling", "fusion_compile")
+_ASKED_FOR = ("racecheck", "initcheck", "pick", "simt", "tuning", "zoo", "compiling", "fusion_compile")
 _DEFAULT = [part.name for part in PARTS if part.name not in _ASKED_FOR]
 
 

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
     from pycutlass.cache import Artifact
 
-__all__ = ["ARGUMENTS_OF", "EARLIER", "MAX_UNBOUNDED_THREADS", "Operation"]
+__all__ = ["ARGUMENTS_OF", "EARLIER", "FEW_SUMS", "MAX_UNBOUNDED_THREADS", "Operation"]
 
 #: Threads of a threadblock that may take 255 registers each, of the 65536 that all GPUs have for one.
 MAX_UNBOUNDED_THREADS = 256
+#: Sums of a thread of a GEMM of CUDA cores up to which it is held to the registers of 512 threads (gemm_universal.h).
+FEW_SUMS = 64
 
 #: Keywords of earlier scripts, and what they are called now.
 EARLIER = {"arch": "compute_capability"}
@@ -113,9 +115,9 @@ class Operation(ABC):
     def is_bounded(self) -> bool:
         """Whether the compiler is told how many threads will run (``__launch_bounds__``).
 
-        A kernel of CUTLASS 2.x is not, as in CUTLASS: the compiler then weighs registers against occupancy, and an f32
-        Simt kernel takes 110 where it takes 226 for a number of threads that it knows. Above 256 threads the 255
-        registers that each may take would not fit.
+        A kernel of CUTLASS 2.x is not, as in CUTLASS: the compiler then weighs registers against occupancy. Above 256
+        threads the 255 registers that each may take would not fit, and a GEMM of CUDA cores with few sums is held to
+        those of 512 threads, which keep them busy.
         """
 
     def procedural_name(self) -> str:

@@ -15,7 +15,7 @@ from pycutlass.families import SM90, KernelFamily
 from pycutlass.integers import several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.array import GemmArrayPart
-from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation
+from pycutlass.operation.base import EARLIER, FEW_SUMS, MAX_UNBOUNDED_THREADS, Operation
 from pycutlass.operation.checked_parts import check_capability, expect, over_f32, single_loads, take_further
 from pycutlass.operation.gemm_support import check_operands, check_size, output, outputs, size_of
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
@@ -361,7 +361,12 @@ class GemmOperationUniversal(Operation):
     @property
     def is_bounded(self) -> bool:
         """Whether the compiler is told how many threads will run."""
-        return self.tile_description.num_threads > MAX_UNBOUNDED_THREADS
+        tile, math = self.tile_description, self.tile_description.math_instruction
+        is_bounded = tile.num_threads > MAX_UNBOUNDED_THREADS
+        if math.is_tensor_op or tile.kernel_schedule is not None or self.epilogue_functor.is_tree:
+            return is_bounded
+        rows, columns, _ = tile.threadblock_shape
+        return is_bounded or (math.accumulator.bits == 32 and rows * columns <= FEW_SUMS * tile.num_threads)
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: family, instruction, types, tile, layouts, alignments."""

@@ -14,7 +14,7 @@ from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import KernelFamily
 from pycutlass.families.table import check_family, swizzle_meant
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation.base import EARLIER, Operation
+from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
 from pycutlass.operation.group_support import check_operands, check_sizes, epilogue_outputs, outputs
 from pycutlass.operation.support import Support, named_operands, supported
@@ -182,7 +182,7 @@ class GemmOperationGrouped(Operation):
     @property
     def is_bounded(self) -> bool:
         """Whether the compiler is told how many threads will run."""
-        return self.single.is_bounded
+        return self.single.tile_description.num_threads > MAX_UNBOUNDED_THREADS
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: that of each problem's kernel, and the scheduler."""

@@ -42,6 +42,24 @@ _AMPERE_TILES = (
     ),
 )
 _AMPERE_DEPTHS, _AMPERE_STAGES = (64, 128), (3, 4, 5, 2)
+_TENSOR_OP_TILES = tuple(
+    (*tile, depth, stages) for depth, stages, tile in itertools.product(_AMPERE_DEPTHS, _AMPERE_STAGES, _AMPERE_TILES)
+)
+#: The same of kernels of CUDA cores, with the bytes of K and the stages by which each was the fastest somewhere.
+#: Threads have 64 sums at most: with 128 they wait for operands longer than they multiply. Of 512 threads each has too
+#: few registers for an epilogue function as well.
+_SIMT_TILES = (
+    *((256, 128, 4, 4, 32, 2), (256, 128, 4, 4, 64, 2), (128, 128, 4, 2, 32, 4), (128, 128, 4, 2, 64, 4)),
+    *((128, 64, 2, 2, 32, 2), (64, 128, 2, 2, 32, 4), (64, 128, 2, 2, 32, 2), (64, 64, 2, 2, 32, 2)),
+    *(
+        (64, 64, 2, 1, 32, 4),
+        (32, 128, 1, 2, 32, 4),
+        (32, 64, 1, 2, 32, 2),
+        (32, 64, 1, 2, 32, 4),
+        (32, 32, 1, 1, 32, 4),
+    ),
+)
+_MOST_WARPS_OF_FUNCTIONS = 8
 #: Warps of GEMV tiles along N and K, and how many bytes a thread has on their way to it at a time.
 _GEMV_WARPS, _GEMV_BYTES = ((4, 1), (8, 1), (2, 2), (1, 4), (1, 8)), (64, 128)
 
@@ -107,6 +125,7 @@ def tile_descriptions(
 def native_tiles_among(like: GemmOperationUniversal, places: Container[Any]) -> tuple[TileDescription, ...]:
     """Return those tiles of `tile_descriptions` for Hopper that are in `places`: the others are not even described.
 
+    Some that spill a little, and are fast, are among them.
     A place is a schedule, rows, columns, and the two extents of a cluster.
     """
     capability = next(iter(SM90.shared_memory))
@@ -132,7 +151,7 @@ def _native(like: GemmOperationUniversal, places: Container[Any] | None = None) 
             except DescriptionError:
                 continue
             clean = clean_beside(tile, parts.epilogue, parts.D, direct=direct, cp_async=cp_async)
-            if accumulator_registers(tile) <= clean and not spills(tile, parts):
+            if accumulator_registers(tile) <= clean and not spills(tile, parts, much=places is not None):
                 yield tile
 
 
@@ -144,7 +163,9 @@ def _ampere(like: GemmOperationUniversal | Conv2dOperation) -> Iterator[TileDesc
     if math is None:
         return
     wider = max(math.a.bits, math.b.bits)
-    for depth, stages, (m, n, across, down) in itertools.product(_AMPERE_DEPTHS, _AMPERE_STAGES, _AMPERE_TILES):
+    for m, n, across, down, depth, stages in _TENSOR_OP_TILES if math.is_tensor_op else _SIMT_TILES:
+        if like.epilogue_functor.is_tree and not math.is_tensor_op and across * down > _MOST_WARPS_OF_FUNCTIONS:
+            continue
         try:
             yield TileDescription((m, n, depth * 8 // wider), stages, (across, down, 1), math)
         except DescriptionError:

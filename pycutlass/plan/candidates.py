@@ -233,12 +233,14 @@ def _ampere(kind: GemmKind, capability: int, batched: bool) -> Iterator[Candidat
         if batched:
             yield from _made(kind, staged[0], _core.BatchedIdentitySwizzle)
             continue
-        if plane in _AMPERE_SPLIT:
-            for operation in _operations(kind, staged[0]):
-                yield from (Candidate(operation, slices) for slices in _SERIAL_SLICES)
-            yield from _in_parallel(kind, staged[0])
-        if plane in _AMPERE_STREAM_K:
-            yield from _made(kind, staged[0], _core.ThreadblockSwizzleStreamK)
+        # CUDA cores take K in two stages or four, whichever suits the layouts, divided or not.
+        for tile in staged[:1] if staged[0].math_instruction.is_tensor_op else staged:
+            if plane in _AMPERE_SPLIT:
+                for operation in _operations(kind, tile):
+                    yield from (Candidate(operation, slices) for slices in _SERIAL_SLICES)
+                yield from _in_parallel(kind, tile)
+            if plane in _AMPERE_STREAM_K:
+                yield from _made(kind, tile, _core.ThreadblockSwizzleStreamK)
 
 
 def _gemv(kind: GemmKind) -> Iterator[Candidate]:

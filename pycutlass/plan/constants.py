@@ -48,6 +48,9 @@ class Constants:
         Share of them that long products reach, however they are divided: power lowers the clock.
     native, ampere, gemv : mapping
         Constants of each family of kernels; docs/guide/which-tile.md says what they are.
+    simt : mapping
+        Of kernels of CUDA cores that were measured, by `features.simt_tile`: for 0, 1 and 2 operands along K, what
+        share of the multiply-adds of a full multiprocessor they make, and cycles that a k-tile takes at least.
     reuse : mapping
         How long the L2 cache keeps an operand that all tiles of a strip read (`traffic.Tiling.read`).
     tiles : mapping
@@ -74,6 +77,7 @@ class Constants:
     native: Mapping[str, Any]
     ampere: Mapping[str, Any]
     gemv: Mapping[str, float]
+    simt: Mapping[str, Any]
     reuse: Mapping[str, float]
     tiles: Mapping[str, float]
     sources: Mapping[str, str]
@@ -88,7 +92,7 @@ class Constants:
             raise ArgumentError(f"a file of constants has {', '.join(sorted(known))}; missing or unknown: {unlike}")
         tables = {
             name: MappingProxyType(dict(record[name]))
-            for name in ("macs_per_cycle", "sustained", "native", "ampere", "gemv", "reuse", "tiles", "sources")
+            for name in ("macs_per_cycle", "sustained", "native", "ampere", "gemv", "simt", "reuse", "tiles", "sources")
         }
         return cls(**{**record, **tables, "matches": tuple(record["matches"])})
 

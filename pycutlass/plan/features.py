@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.families import SHARED_MEMORY_LIMIT
-from pycutlass.library import MathInstruction
+from pycutlass.library import MathInstruction, TileDescription
 from pycutlass.operation import Conv2dOperation, GemmOperationUniversal
+from pycutlass.operation.base import MAX_UNBOUNDED_THREADS
 
-__all__ = ["Bools", "Features", "Floats", "Modelled", "product_class", "tile_class"]
+__all__ = ["Bools", "Features", "Floats", "Modelled", "product_class", "simt_tile", "tile_class"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -22,6 +23,7 @@ Bools = npt.NDArray[np.bool_]
 #: Registers of a multiprocessor, and those that a thread of an Ampere-style kernel needs beside its sums.
 _REGISTERS, _BESIDE_SUMS = 65536, 72
 _MOST_REGISTERS = 255  # of a thread
+_BESIDE_HELD = 64  # the same of kernels of CUDA cores that are held to 128 (operation/base.py)
 _THREADS = {86: 1536, 89: 1536}  # of a multiprocessor; others have 2048
 _RESERVED = 1024  # bytes of shared memory that the driver takes of each threadblock
 _BYTE_CLASSES = {"e4m3": "f8", "e5m2": "f8", "f16": "f16", "bf16": "f16", "tf32": "tf32", "f64": "f64"}
@@ -79,6 +81,11 @@ def tile_class(candidate: Modelled) -> str:
     return f"{'swapped ' if candidate.is_transposed else ''}{schedule} {rows}x{columns}"
 
 
+def simt_tile(tile: TileDescription) -> str:
+    """Return how constants call the tile of a kernel of CUDA cores: by extents, threads and stages."""
+    return f"{'x'.join(map(str, tile.threadblock_shape))} {tile.num_threads} {tile.stages}"
+
+
 @dataclass(frozen=True)
 class Features:
     """Arrays with an entry for each candidate, of 64-bit floats so that nothing is converted at each query.
@@ -103,6 +110,8 @@ class Features:
         The class of product of each.
     promotes : array
         Whether sums of 8-bit floats move to registers of float32 in between.
+    simt_tiles : tuple of str
+        Tile and stages of each kernel of CUDA cores; nothing for others.
     """
 
     rows: Floats
@@ -126,6 +135,7 @@ class Features:
     deep_bytes: Floats
     classes: tuple[str, ...]
     promotes: Bools
+    simt_tiles: tuple[str, ...]
 
     @classmethod
     def of(cls, candidates: Sequence[Modelled], capability: int) -> Features:
@@ -142,6 +152,7 @@ class Features:
             **{f"is_{name}": column(f"is_{name}", np.bool_) for name in flags},
             classes=tuple(row["class"] for row in rows),
             promotes=column("promotes", np.bool_),
+            simt_tiles=tuple(row["simt_tile"] for row in rows),
         )
 
 
@@ -173,6 +184,7 @@ def _row(candidate: Modelled, capability: int) -> dict[str, Any]:
         "warps_along_n": (tile.warp_count or (1, 1, 1))[1],
         "deep_bytes": depth * max(math.a.bits, math.b.bits) / 8,
         "class": product_class(math),
+        "simt_tile": "" if math.is_tensor_op or tile.is_gemv else simt_tile(tile),
         # Sums of 8-bit floats move to registers of float32 every few instructions, unless they may be less exact.
         "promotes": operation.is_sm90 and math.a.is_float8 and not fast,
     }
@@ -189,7 +201,10 @@ def _occupancy(candidate: Modelled, capability: int) -> int:
         return max(1, most_threads // tile.num_threads)
     rows, columns, _ = tile.threadblock_shape
     words = tile.math_instruction.accumulator.bits // 32 or 1
-    registers = min(_MOST_REGISTERS, rows * columns * words // tile.num_threads + _BESIDE_SUMS)
+    # Kernels of CUDA cores that are told of so few threads are held to what 512 have.
+    is_held = operation.is_bounded and tile.num_threads <= MAX_UNBOUNDED_THREADS
+    beside = _BESIDE_HELD if is_held else _BESIDE_SUMS
+    registers = min(_MOST_REGISTERS, rows * columns * words // tile.num_threads + beside)
     shared = candidate.shared_bytes
     # A multiprocessor has a little more than what one threadblock may take of it.
     limit = SHARED_MEMORY_LIMIT.get(capability, SHARED_MEMORY_LIMIT[80]) + _RESERVED

@@ -21,19 +21,17 @@ from pycutlass.plan.constants import Constants
 from pycutlass.plan.conv_kind import Conv2dKind
 from pycutlass.plan.correction import of_candidates, of_problem
 from pycutlass.plan.features import Bools, Features, Floats, Modelled, tile_class
+from pycutlass.plan.gemv_time import ORDER, gemv_microseconds
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.prediction import Prediction, Seen
+from pycutlass.plan.simt import SimtShares, loads_of_depth, operands_along_k, turns_words
 from pycutlass.plan.traffic import Tiling, bytes_of_sum
 
 __all__ = ["Model"]
 
-#: Order of the norm. Of two terms that are equal, the sum takes 1.12 times as long as either.
-_ORDER = 6.0
 #: K of one instruction of wgmma in bytes, its rows, and what shared memory delivers in a cycle, in bytes.
 _WGMMA_BYTES, _WGMMA_ROWS, _SHARED_BYTES = 32.0, 64.0, 128.0
 _PARTIAL_BYTES = 4.0  # of a partial sum
-#: From how many bytes of a row on GEMV kernels wait for pages of the memory, and of which lines they do not.
-_ROW_BYTES, _STRIP_BYTES = 6144.0, 256
 _LINE_BYTES = 128.0  # of K: the usual depth of a tile
 _BARRIER_CYCLES = 10.0  # of each k-tile, so that of two tiles that wait for memory the deeper one is faster
 _WIDEST = 128  # bits of an access
@@ -111,7 +109,7 @@ class Model:
         delivered = self._memory(moved, batches, tiling)
         found = self._prediction(tiles, k_tiles, multiplying, delivered, self._adding(m, n, tiles, divided))
         if f.is_gemv.any():
-            by_cuda_cores = self._gemv(m, n, k, batches, tiling.along_m, tiling.along_n)
+            by_cuda_cores = gemv_microseconds(self.kind, f, self.constants, self._bytes, (m, n, k), batches, tiling)
             found = replace(found, microseconds=np.where(f.is_gemv, by_cuda_cores, found.microseconds))
         return found, Seen(f, tiling, k_tiles, tiles / self._places, self._start, moved)
 
@@ -145,7 +143,7 @@ class Model:
         power = tiles * self._macs_of_depth * k_tiles / self._sustained
         cache = tiles * k_tiles * self._loaded / (self.constants.l2_gb_per_s * 1e3)
         memory = np.maximum(delivered, cache)
-        work = (multiplying**_ORDER + memory**_ORDER + power**_ORDER) ** (1 / _ORDER)
+        work = (multiplying**ORDER + memory**ORDER + power**ORDER) ** (1 / ORDER)
         total = (self._start + work + adding) * self._factor
         return Prediction(total, np.ceil(tiles / self._places), multiplying, memory, power, adding)
 
@@ -205,42 +203,12 @@ class Model:
         peers = np.where(f.is_serial, f.slices, peers)
         of_tile = f.rows * f.columns * (_PARTIAL_BYTES * 2)  # written by one threadblock, and read by the next
         fixup = np.where(peers > 1, peers * of_tile / self._fixup + self._fixed, 0.0)
+        # Slices of a tile that end at once wait for each other; those of later waves have others ahead of them.
+        in_turn = np.clip(self._places * f.slices / tiles, 1.0, f.slices) - 1.0
+        fixup = fixup + np.where(f.is_serial & ~f.is_native, in_turn * g.ampere["turn_us"], 0.0)
         fixup = np.where(f.is_stream_k, np.maximum(fixup, self._of_family("scheduler_us")), fixup)
         partial = f.slices * (m * n * _PARTIAL_BYTES * 2) / (g.dram_gb_per_s * 1e3)
         result: Floats = np.where(f.is_parallel, self._reduction + partial, fixup)
-        return result
-
-    def _gemv(self, m: int, n: int, k: int | Floats, batches: int, along_m: Floats, along_n: Floats) -> Floats:
-        """Return the microseconds of kernels of CUDA cores, which wait for memory or convert and multiply."""
-        f, g = self.features, self.constants
-        of_a, of_b, of_d = self._bytes
-        read = batches * (m * k * of_a + k * n * of_b + m * n * of_d) * along_m
-        blocks = along_m * along_n * batches
-        at_once = np.minimum(blocks, g.sm_count * f.occupancy)
-        in_flight = at_once * f.columns * f.deep_bytes  # a thread loads all of its part of a tile before it multiplies
-        bandwidth = np.minimum(g.dram_gb_per_s * g.gemv["efficiency"] * 1e3, in_flight / g.gemv["latency_us"])
-        per_cycle = g.gemv["macs_per_cycle"] * np.minimum(at_once, g.sm_count)
-        macs = blocks * f.rows * f.columns * (np.ceil(k / f.depth) * f.depth)
-        computing = macs / (per_cycle * g.clock_ghz * 1e3)
-        # Each block loads its rows of A, most of which others load as well, from the caches.
-        of_block = (f.rows * g.gemv["shared_share"] + f.columns) * k * max(of_a, of_b)
-        cached = blocks * of_block / (g.l2_gb_per_s * 1e3)
-        reading = read / bandwidth * self._strided(m, n)
-        work = (reading**_ORDER + cached**_ORDER + computing**_ORDER) ** (1 / _ORDER)
-        result: Floats = g.gemv["start_us"] + work
-        return result
-
-    def _strided(self, m: int, n: int) -> Floats:
-        """Return how much longer GEMV kernels read a matrix that does not lie along K.
-
-        Each line of a strip is on another page of the memory, where rows are long. Wide strips are worth that.
-        """
-        f, (of_a, of_b, _) = self.features, self._bytes
-        row = np.where(f.is_transposed, m * of_a, n * of_b)
-        line = f.columns * np.where(f.is_transposed, of_a, of_b)
-        along_k = np.where(f.is_transposed, self.kind.A.is_row_major, not self.kind.B.is_row_major)
-        octaves = np.maximum(np.log2(row / _ROW_BYTES), 0.0)
-        result: Floats = 1.0 + self.constants.gemv["strided"] * np.where(along_k | (line >= _STRIP_BYTES), 0.0, octaves)
         return result
 
     @cached_property
@@ -250,7 +218,8 @@ class Model:
         if correction is None or not isinstance(kind, GemmKind) or not len(self.candidates):
             return False
         is_widest = all(each.alignment * each.type.bits == _WIDEST for each in (kind.A, kind.B, kind.D))
-        return is_widest and bool(self.features.is_native[0]) and self.features.classes[0] in correction.classes
+        is_native = bool((self.features.is_native | self.features.is_gemv).all())
+        return is_widest and is_native and self.features.classes[0] in correction.classes
 
     @cached_property
     def _begun(self) -> npt.NDArray[np.float32]:
@@ -310,15 +279,43 @@ class Model:
         of_wgmma = of_wgmma * np.where(f.is_pingpong, g.native["pingpong_efficiency"], 1.0)
         # Each warp of mma.sync reads the rows and columns that are its own.
         by_fragments = (f.warps_along_n * f.rows + f.warps_along_m * f.columns) * f.deep_bytes / _SHARED_BYTES
+        by_warps = np.maximum(self._macs_of_depth / (rates * efficiency), by_fragments) + g.ampere["between_cycles"]
+        share = self._simt.share
+        by_warps = np.where(np.isnan(share), by_warps, self._macs_of_depth / (rates * share))
+        by_warps = np.maximum(by_warps, self._single_loads * f.threads * g.ampere["load_cycles"])
         multiplied = np.where(
             f.is_native,
-            np.maximum(self._macs_of_depth / (rates * of_wgmma), by_shared) + between * lines,
-            (np.maximum(self._macs_of_depth / (rates * efficiency), by_fragments) + g.ampere["between_cycles"])
-            * f.occupancy,
+            np.maximum(self._macs_of_depth / (rates * of_wgmma), by_shared) + between * lines + self._turning,
+            by_warps * f.occupancy,
         )
         multiplied = multiplied * np.where(f.promotes, g.native["promotion"], 1.0)
         cycles = np.maximum(multiplied, self._loaded * f.occupancy / g.l2_bytes_per_cycle + _BARRIER_CYCLES)
-        result: Floats = np.maximum(cycles, np.where(f.is_native, 0.0, g.ampere["depth_cycles"])) / cycle
+        result: Floats = np.maximum(cycles, self._waited) / cycle
+        return result
+
+    @cached_property
+    def _simt(self) -> SimtShares:
+        """What was measured of kernels of CUDA cores."""
+        return SimtShares.of(self.features, operands_along_k(self.kind), self.constants.simt)
+
+    @cached_property
+    def _waited(self) -> Floats:
+        """Cycles that a k-tile of an Ampere-style kernel takes at least: warps wait for each other and for memory."""
+        f, ampere, simt = self.features, self.constants.ampere, self._simt
+        usual = ampere["depth_cycles"] + self._single_loads * ampere["load_wait_cycles"]
+        result: Floats = np.where(f.is_native, 0.0, np.where(np.isnan(simt.cycles), usual, simt.cycles))
+        return result
+
+    @cached_property
+    def _single_loads(self) -> Floats:
+        return loads_of_depth(self.features, self.kind)
+
+    @cached_property
+    def _turning(self) -> Floats:
+        """Cycles in which warps turn around a tile of tf32 that lies along K neither in A nor in B."""
+        native, is_pingpong = self.constants.native, self.features.is_pingpong
+        cycles = np.where(is_pingpong, native["pingpong_turning_cycles"], native["cooperative_turning_cycles"])
+        result: Floats = cycles * turns_words(self.kind)
         return result
 
     @cached_property
@@ -334,9 +331,7 @@ class Model:
 
         Warps of an Ampere-style kernel wait for each other and for memory, however few there are.
         """
-        f, g = self.features, self.constants
-        waited = g.ampere["depth_cycles"] / (g.clock_ghz * 1e3) / self._depth
-        least: Floats = np.where(f.is_native, 0.0, np.minimum(waited, 1.0))
+        least: Floats = np.minimum(self._waited / (self.constants.clock_ghz * 1e3) / self._depth, 1.0)
         return least
 
     @cached_property

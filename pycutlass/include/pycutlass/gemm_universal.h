@@ -32,6 +32,18 @@ struct IsStreamK : cutlass::platform::false_type {};
 template <typename Swizzle>
 struct IsStreamK<Swizzle, typename Swizzle::StreamkFeature> : cutlass::platform::true_type {};
 
+/// Returns how many threadblocks a multiprocessor should hold. CUDA cores are busy where 512 threads take turns, which
+/// have 128 registers each. With 64 sums of 32 bits a thread takes some more if it may, and half as many run.
+/// The number of threads is told where this matters (is_bounded, operation/gemm.py).
+template <typename OpClass, typename ElementAccumulator, typename ThreadblockShape>
+constexpr unsigned least_blocks(unsigned threads) {
+  constexpr unsigned kBusyThreads = 512, kMostSums = 64;
+  constexpr bool kIsSimt = cutlass::platform::is_same<OpClass, cutlass::arch::OpClassSimt>::value;
+  bool const is_held = kIsSimt && sizeof(ElementAccumulator) == 4 && threads < kBusyThreads &&
+                       unsigned(ThreadblockShape::kM * ThreadblockShape::kN) <= kMostSums * threads;
+  return is_held ? kBusyThreads / threads : 1;
+}
+
 template <typename A, typename B, typename C, typename ElementAccumulator, typename OpClass, typename ArchTag,
           typename ThreadblockShape, typename WarpShape, typename InstructionShape, typename EpilogueOutputOp,
           typename ThreadblockSwizzle, int Stages, typename MathOperator>
@@ -56,7 +68,7 @@ struct GemmUniversal {
   using Params = typename Kernel::Params;
   using Call = pycutlass_gemm_call;
   static unsigned const kThreads = Kernel::kThreadCount;
-  static unsigned const kMinBlocks = 1;
+  static unsigned const kMinBlocks = least_blocks<OpClass, ElementAccumulator, ThreadblockShape>(Kernel::kThreadCount);
   static unsigned const kSharedBytes = sizeof(typename Kernel::SharedStorage);
   static unsigned const kClusterM = 1;
   static unsigned const kClusterN = 1;

@@ -1,0 +1,69 @@
+"""What was measured of kernels of CUDA cores, which operands lie along K, and what loading single elements costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pycutlass import _core
+from pycutlass.plan.conv_kind import Conv2dKind
+from pycutlass.plan.features import Features, Floats
+from pycutlass.plan.kind import GemmKind
+
+__all__ = ["SimtShares", "loads_of_depth", "operands_along_k", "turns_words"]
+
+#: Of the convolutions: activations and filters of a forward pass both have channels side by side, which are its K.
+_OF_CONVOLUTIONS = {_core.ConvOperator.fprop: 2, _core.ConvOperator.dgrad: 1, _core.ConvOperator.wgrad: 0}
+_NO_LAYOUTS = (None, None, None)
+_CP_ASYNC_BITS = 32
+
+
+@dataclass(frozen=True)
+class SimtShares:
+    """What kernels of CUDA cores reach: arrays in the order of the candidates, not a number where nothing is known.
+
+    Attributes
+    ----------
+    share : array
+        Of the multiply-adds that a multiprocessor can make, on one that is full.
+    cycles : array
+        That a k-tile takes at least, however few threadblocks there are.
+    """
+
+    share: Floats
+    cycles: Floats
+
+    @classmethod
+    def of(cls, features: Features, along_k: int, table: Mapping[str, Sequence[Sequence[float] | None]]) -> SimtShares:
+        """Return what a table has of candidates: by tile and stages, for 0, 1 and 2 operands along K."""
+        known = [table.get(name, _NO_LAYOUTS)[along_k] or (np.nan, np.nan) for name in features.simt_tiles]
+        share, cycles = np.array(known, np.float64).reshape(-1, 2).T
+        return cls(share, cycles)
+
+
+def operands_along_k(kind: GemmKind | Conv2dKind) -> int:
+    """Return how many operands lie along K, elements of which kernels of CUDA cores turn around."""
+    if isinstance(kind, Conv2dKind):
+        return _OF_CONVOLUTIONS[kind.direction]
+    return int(kind.A.is_row_major) + int(not kind.B.is_row_major)
+
+
+def turns_words(kind: GemmKind | Conv2dKind) -> bool:
+    """Return whether Hopper-native kernels turn a tile of tf32 around: neither operand lies along K."""
+    return isinstance(kind, GemmKind) and kind.A.type.bits == 32 and operands_along_k(kind) == 0
+
+
+def loads_of_depth(features: Features, kind: GemmKind | Conv2dKind) -> Floats:
+    """Return how many elements each thread loads of a k-tile one by one: where accesses are below 4 bytes.
+
+    Those go through registers, of which a thread waits for each. cp.async takes 4 bytes or more.
+    """
+    loads = np.zeros_like(features.rows)
+    if isinstance(kind, Conv2dKind):  # none of which was measured so
+        return loads
+    for operand, extent in ((kind.A, features.rows), (kind.B, features.columns)):
+        if operand.alignment * operand.type.bits < _CP_ASYNC_BITS:
+            loads = loads + extent * features.depth / (operand.alignment * features.threads)
+    return np.where(features.is_native | features.is_gemv, 0.0, loads)
