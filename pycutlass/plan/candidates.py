@@ -226,15 +226,16 @@ def _swapped(kind: GemmKind, like: GemmOperationUniversal, batched: bool) -> Ite
 def _ampere(kind: GemmKind, capability: int, batched: bool) -> Iterator[Candidate]:
     """Yield Ampere-style candidates."""
     for staged in ampere_tiles(kind, capability):
-        plane = staged[0].threadblock_shape[:2]
+        plane, is_tensor_op = staged[0].threadblock_shape[:2], staged[0].math_instruction.is_tensor_op
+        is_swizzled = is_tensor_op and plane[0] * plane[1] >= LARGE  # CUDA cores do not wait for the L2 cache
         for tile in staged:
-            for swizzle in _SWIZZLES[:2] if plane[0] * plane[1] >= LARGE else _SWIZZLES[:1]:
+            for swizzle in _SWIZZLES[:2] if is_swizzled else _SWIZZLES[:1]:
                 yield from _made(kind, tile, _SWIZZLE_OF_SIZE[swizzle])
         if batched:
             yield from _made(kind, staged[0], _core.BatchedIdentitySwizzle)
             continue
         # CUDA cores take K in two stages or four, whichever suits the layouts, divided or not.
-        for tile in staged[:1] if staged[0].math_instruction.is_tensor_op else staged:
+        for tile in staged[:1] if is_tensor_op else staged:
             if plane in _AMPERE_SPLIT:
                 for operation in _operations(kind, tile):
                     yield from (Candidate(operation, slices) for slices in _SERIAL_SLICES)

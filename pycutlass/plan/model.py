@@ -24,7 +24,7 @@ from pycutlass.plan.features import Bools, Features, Floats, Modelled, tile_clas
 from pycutlass.plan.gemv_time import ORDER, gemv_microseconds
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.prediction import Prediction, Seen
-from pycutlass.plan.simt import SimtShares, loads_of_depth, operands_along_k, turns_words
+from pycutlass.plan.simt import SimtShares, loads_of_depth, loads_words, operands_along_k, turns_words
 from pycutlass.plan.traffic import Tiling, bytes_of_sum
 
 __all__ = ["Model"]
@@ -35,6 +35,7 @@ _PARTIAL_BYTES = 4.0  # of a partial sum
 _LINE_BYTES = 128.0  # of K: the usual depth of a tile
 _BARRIER_CYCLES = 10.0  # of each k-tile, so that of two tiles that wait for memory the deeper one is faster
 _WIDEST = 128  # bits of an access
+_TALL = 128  # rows, beyond which each warp has two parts of a tile
 _LEAST_K_TILES = 8  # that CUTLASS's stream-K gives a threadblock (gemm/kernel/tile_scheduler_params.h)
 
 
@@ -312,10 +313,11 @@ class Model:
 
     @cached_property
     def _turning(self) -> Floats:
-        """Cycles in which warps turn around a tile of tf32 that lies along K neither in A nor in B."""
-        native, is_pingpong = self.constants.native, self.features.is_pingpong
-        cycles = np.where(is_pingpong, native["pingpong_turning_cycles"], native["cooperative_turning_cycles"])
-        result: Floats = cycles * turns_words(self.kind)
+        """Cycles in which warps load tf32 that does not lie along K, or turn it around in B."""
+        f, native = self.features, self.constants.native
+        cycles = np.where(f.is_pingpong, native["pingpong_turning_cycles"], native["cooperative_turning_cycles"])
+        of_rows = np.where(f.rows > _TALL, native["tall_loading_cycles"], 0.0)
+        result: Floats = cycles * turns_words(self.kind) + of_rows * loads_words(self.kind)
         return result
 
     @cached_property
