@@ -78,7 +78,7 @@ def spills(tile: Tile, parts: Parts, *, much: bool = False) -> bool:
     Those of A are free again when D is stored. A warp group that turns bytes around by itself has been seen to spill
     with 128 of sums, the least that its tiles have; floats of 8 bits, and two groups that share the work, have not.
     Groups that turn words around have with 128 of sums, and not with 112: two that share the work keep up to 64 bytes
-    elsewhere, outside of their loop, and are the fastest all the same.
+    elsewhere, and are the fastest all the same.
     Beside an epilogue function of two matrices of 32 bits, a warp group by itself spilled with 64, and not with 32.
     """
     registers = accumulator_registers(tile)
