@@ -26,7 +26,15 @@ from pycutlass.operands.epilogue import packed_port, port_operand_of
 from pycutlass.operands.pointers import check_no_table, held_matrices
 from pycutlass.operation.narrower import explained
 from pycutlass.operation.problems import GemmProblemSize
-from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums, why_not_selected
+from pycutlass.operation.support import (
+    GRID_LIMIT,
+    check_grid,
+    check_k,
+    check_serial_sums,
+    check_tiles,
+    padded_tiles,
+    why_not_selected,
+)
 from pycutlass.spec import TensorSpec, nowhere, view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import Element
@@ -46,6 +54,7 @@ __all__ = [
 
 _Mode = _core.GemmMode
 _BATCHED = (_Mode.Batched, _Mode.Array)
+_FEW_MATRICES = 2**20  # have no more tiles than a kernel numbers, if D fits in the memory of a GPU
 
 
 class Described(Protocol):
@@ -68,6 +77,10 @@ class Described(Protocol):
     @property
     def is_stream_k(self) -> bool:
         """Whether the kernel schedules by stream-K."""
+
+    @property
+    def swizzle_size(self) -> int:
+        """By how many tiles the kernel goes to and fro."""
 
     @property
     def partial(self) -> Described:
@@ -303,9 +316,14 @@ def output(operation: Described, size: GemmProblemSize) -> TensorSpec:
 def _check_grid(operation: Described, size: GemmProblemSize) -> None:
     """Check the grid of a launch, as CUTLASS's swizzles make it: only large problems need a look."""
     m, n, k, count, tile = size.m, size.n, size.k, size.count, operation.tile_description.threadblock_shape
-    if operation.family.is_persistent or (max(m, n) <= GRID_LIMIT * min(tile[:2]) and count <= GRID_LIMIT):
-        return
     what = f"a GEMM of M={m}, N={n}, K={k} in {size.gemm_mode} with count {count}"
+    if operation.family.is_persistent:
+        if count > _FEW_MATRICES:
+            along = (n, m) if operation.swap_ab else (m, n)
+            check_tiles(what, count * padded_tiles(operation.tile_description, *along, operation.swizzle_size))
+        return
+    if max(m, n) <= GRID_LIMIT * min(tile[:2]) and count <= GRID_LIMIT:
+        return
     if operation.is_stream_k:
         if size.batch > GRID_LIMIT:
             raise ArgumentError(f"{what} has more batches than a grid has threadblocks along z, {GRID_LIMIT}")

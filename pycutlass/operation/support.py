@@ -23,12 +23,15 @@ __all__ = [
     "check_grid",
     "check_k",
     "check_serial_sums",
+    "check_tiles",
     "named_operands",
+    "padded_tiles",
     "supported",
     "why_not_selected",
 ]
 
 GRID_LIMIT = 65535  # along y and z
+_MOST_TILES = 2**31
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,31 @@ def check_grid(what: str, grid: tuple[int, int, int]) -> None:
     raise ArgumentError(
         f"{what} needs a grid of {grid} threadblocks, CUDA has at most {GRID_LIMIT} along y and z: {remedy}"
     )
+
+
+def check_tiles(what: str, tiles: int) -> None:
+    """Raise ArgumentError where a persistent kernel has more tiles than it can number."""
+    if tiles >= _MOST_TILES:
+        raise ArgumentError(
+            f"{what} has {tiles:,} tiles, with those that fill clusters up, and a kernel numbers fewer than "
+            f"{_MOST_TILES:,}: pass fewer matrices at once, or use a cluster_shape of fewer threadblocks"
+        )
+
+
+def padded_tiles(tile: Any, m: int, n: int, swizzle_size: int = 1) -> int:
+    """Return the number of tiles of an M x N product, with those that fill clusters and the swizzle up.
+
+    Of few tiles CUTLASS takes a smaller swizzle (gemm/kernel/tile_scheduler_params.h, get_log_swizzle_size).
+    """
+    (rows, columns, _), cluster = tile.threadblock_shape, tile.cluster_shape or (1, 1, 1)
+    along_m, along_n = _up(-(-m // rows), cluster[0]), _up(-(-n // columns), cluster[1])
+    least = min(along_m, along_n)
+    swizzle = next((size for size, tiles in ((8, 6), (4, 3), (2, 2)) if swizzle_size >= size and least >= tiles), 1)
+    return _up(along_m, cluster[0] * swizzle) * _up(along_n, cluster[1] * swizzle)
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
 
 
 def check_k(functor: Any, k: int) -> None:

@@ -17,6 +17,7 @@ from pycutlass.operation.gemm import GemmOperationUniversal
 from pycutlass.operation.group_support import check_sizes
 from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.operation.problems import gemm_size
+from pycutlass.operation.support import padded_tiles
 
 __all__ = ["TileUse", "tile_use"]
 
@@ -130,11 +131,11 @@ def tile_use(
     places = _multiprocessors(sm_count) * check_count("threadblocks", threadblocks)
     tile, cluster = operation.tile_description, operation.tile_description.cluster_shape or (1, 1, 1)
     rows, columns, depth = tile.threadblock_shape
+    # Threadblocks of kernels that are not persistent end at once where they have no tile.
+    swizzle = operation.swizzle_size if isinstance(operation, GemmOperationUniversal) and operation.is_sm90 else 1
     tiles = within = computed = 0
     for m, n, k, count, slices in _products(operation, problem_size):
-        along_m, along_n = _up(-(-m // rows), cluster[0]), _up(-(-n // columns), cluster[1])
-        swizzle = _swizzled(operation, min(along_m, along_n))
-        across = _up(along_m, cluster[0] * swizzle) * _up(along_n, cluster[1] * swizzle)
+        across = padded_tiles(tile, m, n, swizzle)
         tiles += across * count * slices
         within += m * n * k * count
         computed += across * count * rows * columns * slices * _up(-(-k // slices), depth)
@@ -158,21 +159,6 @@ def _products(operation: Any, problem_size: Any) -> Iterator[tuple[int, int, int
         sizes = [(*given.extents, given.batch, given.split_k_slices)]
     for m, n, k, count, slices in sizes:
         yield *((n, m) if is_transposed else (m, n)), k, count, slices
-
-
-def _swizzled(operation: Any, least: int) -> int:
-    """Return by how many tiles a persistent kernel goes to and fro, which fills their number up.
-
-    CUTLASS takes less than was asked for of few tiles (gemm/kernel/tile_scheduler_params.h, get_log_swizzle_size).
-    Threadblocks of other kernels that have no tile end at once.
-    """
-    if not isinstance(operation, GemmOperationUniversal) or not operation.is_sm90:
-        return 1
-    asked = operation.swizzle_size
-    for size, tiles in ((8, 6), (4, 3), (2, 2)):
-        if asked >= size and least >= tiles:
-            return size
-    return 1
 
 
 def _multiprocessors(given: Any) -> int:

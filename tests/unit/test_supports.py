@@ -43,6 +43,8 @@ GEMM, GROUP = ampere("f16"), GemmOperationGrouped(**parts("f16"))
             ["more batches", "65535"],
         ),
         (hopper(), GemmProblemSize(64, 128 * 65536, 8), []),
+        (hopper(), GemmProblemSize(8, 8, 8, Mode.Batched, batch=2**30 - 1), []),
+        (hopper(), GemmProblemSize(8, 8, 8, Mode.Batched, batch=2**30), ["2,147,483,648 tiles", "cluster_shape"]),
         (
             ampere("f16", (cutlass.RowMajor, cutlass.ColumnMajor, cutlass.ColumnMajor)),
             GemmProblemSize(128 * 65535 + 8, 64, 8),

@@ -12,6 +12,7 @@
 #include "pycutlass/epilogue_sm90.h"
 #include "pycutlass/host.h"
 #include "pycutlass/k_major_sm90.h"
+#include "pycutlass/kernel_sm90.h"
 #include "pycutlass/loads_sm90.h"
 #include "pycutlass/prelude.h"
 #include "pycutlass/sums_sm90.h"
@@ -282,8 +283,9 @@ struct GemmSm90 {
   using CollectiveMainloop = typename MainloopOf<kIsCpAsync, A, B, ElementAccumulator, TileShape, ClusterShape,
                                                  typename StageCount<Stages, CollectiveEpilogue>::Type, Schedule>::Type;
 
-  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
-                                                      CollectiveEpilogue, Scheduler>;
+  using BuiltKernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
+                                                           CollectiveEpilogue, Scheduler>;
+  using Kernel = cute::conditional_t<kIsCpAsync || kIsStreamK, BuiltKernel, PersistentKernel<BuiltKernel>>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_gemm_call;
