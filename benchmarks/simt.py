@@ -83,8 +83,10 @@ def _compare(report: Report, ranked: Mapping[Shape, Sequence[Ranked[Candidate]]]
     for shape, each in ranked.items():
         with report.part(shape.name):
             found = Contest(shape, each, artifacts).outcome()
-            if found.wrong or found.failed or found.peer is None:
+            if found.wrong or found.failed:
                 raise BenchmarkError(f"kernels are wrong or failed: {found.wrong | found.failed}")
+            if found.peer is None:
+                raise BenchmarkError(f"torch has no product to compare {shape.name} with")
             times[shape.name] = {**found.times, "cuBLAS": found.peer}
             best, pick = min(found.times, key=lambda name: found.times[name]), found.times[found.pick]
             of_best.append(found.times[best] / pick)

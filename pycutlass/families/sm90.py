@@ -31,7 +31,14 @@ from pycutlass.families.sm90_products import (
     is_one_instruction,
     most_registers,
 )
-from pycutlass.families.sm90_register_a import check_register_a, held_registers, loads_a, spills, swizzle_bytes
+from pycutlass.families.sm90_register_a import (
+    check_register_a,
+    clean_beside_a,
+    held_registers,
+    loads_a,
+    spills,
+    swizzle_bytes,
+)
 from pycutlass.families.sm90_swap import check_swap, is_swapped, parts_in_kernel
 from pycutlass.families.sm90_tiles import check_native_tile
 from pycutlass.families.table import (
@@ -388,7 +395,8 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
     most = most_registers(cp_async=is_loaded)
     m, n, _ = tile.threadblock_shape
     needs = f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {tile.kernel_schedule!r}"
-    columns = clean * n // registers // 16 * 16
+    step = 32 if parts.A.type.bits == 32 and parts.B.is_row_major else 16  # of columns that shared memory has lines for
+    columns = min(clean, clean_beside_a(parts)) * n // registers // step * step
     ports = len(parts.epilogue.ports)
     beside = f" and {counted(ports, 'tensor')} of the epilogue" if ports else ""
     if registers > most:  # other kernels are refused with the tile
@@ -403,10 +411,12 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
         )
     elif spills(tile, parts, much=True):
         m, n, k = tile.threadblock_shape
+        is_pingpong = tile.kernel_schedule is KernelSchedule.Pingpong
+        fewer = f"a smaller tile{', or KernelSchedule.Cooperative,' if is_pingpong else ''} has fewer"
         say_once(
             f"a {m}x{n}x{k} tile has {held_registers(tile)} registers of A of {parts.A.type} beside {registers} of "
             f"sums in each thread under {tile.kernel_schedule!r}, and turns B around where that does not lie along K: "
-            f"the kernel may be slower, since registers spill; a smaller tile, or KernelSchedule.Cooperative, has fewer"
+            f"the kernel may be slower, since registers spill; {fewer}"
         )
 
 

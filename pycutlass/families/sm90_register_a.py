@@ -86,13 +86,19 @@ def spills(tile: Tile, parts: Parts, *, much: bool = False) -> bool:
         return True
     if not loads_a(parts.A, parts.B):
         return False
-    if parts.B.is_row_major and parts.A.type.bits == 32 and registers > _CLEAN_BESIDE_WORDS:
+    if registers > clean_beside_a(parts):
         return not much or tile.kernel_schedule is KernelSchedule.Pingpong or registers > _FAST_BESIDE_WORDS
     if tile.kernel_schedule is KernelSchedule.Pingpong:
         turns_bytes = parts.B.is_row_major and parts.A.type.is_byte
         if turns_bytes or (held_ports(parts.epilogue) > _FEW_PORTS and registers > _CLEAN_BESIDE_PORTS):
             return True
     return registers + held_registers(tile) > clean_registers()
+
+
+def clean_beside_a(parts: Parts) -> int:
+    """Return the registers of sums beside which groups that turn words around do not spill; many for others."""
+    turns_words = loads_a(parts.A, parts.B) and parts.B.is_row_major and parts.A.type.bits == 32
+    return _CLEAN_BESIDE_WORDS if turns_words else clean_registers()
 
 
 def check_register_a(kernel: Gemm, parts: Parts, by_tma: bool) -> None:

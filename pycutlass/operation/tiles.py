@@ -45,13 +45,14 @@ _AMPERE_DEPTHS, _AMPERE_STAGES = (64, 128), (3, 4, 5, 2)
 _TENSOR_OP_TILES = tuple(
     (*tile, depth, stages) for depth, stages, tile in itertools.product(_AMPERE_DEPTHS, _AMPERE_STAGES, _AMPERE_TILES)
 )
-#: The same of kernels of CUDA cores, with the bytes of K and the stages by which each was the fastest somewhere.
+#: The same of float32 on CUDA cores, with the bytes of K and the stages by which each was the fastest somewhere.
 #: Threads have 64 sums at most: with 128 they wait for operands longer than they multiply. Of 512 threads each has too
 #: few registers for an epilogue function as well.
 _SIMT_TILES = (
     *((256, 128, 4, 4, 32, 2), (256, 128, 4, 4, 64, 2), (128, 128, 4, 2, 32, 4), (128, 128, 4, 2, 64, 4)),
     *((128, 64, 2, 2, 32, 2), (64, 128, 2, 2, 32, 4), (64, 128, 2, 2, 32, 2), (64, 64, 2, 2, 32, 2)),
     *((32, 64, 1, 2, 32, 2), (32, 64, 1, 2, 32, 4)),
+    *((128, 32, 4, 1, 32, 4), (64, 32, 2, 1, 32, 4)),  # for few columns, which were not measured
 )
 _MOST_WARPS_OF_FUNCTIONS = 8
 #: Warps of GEMV tiles along N and K, and how many bytes a thread has on their way to it at a time.
@@ -117,10 +118,10 @@ def tile_descriptions(
 
 
 def native_tiles_among(like: GemmOperationUniversal, places: Container[Any]) -> tuple[TileDescription, ...]:
-    """Return those tiles of `tile_descriptions` for Hopper that are in `places`: the others are not even described.
+    """Return the Hopper-native tiles that are in `places`: the others are not even described.
 
-    Some that spill a little, and are fast, are among them.
-    A place is a schedule, rows, columns, and the two extents of a cluster.
+    They are those of `tile_descriptions`, and a few that spill a little and are the fastest all the same. A place is a
+    schedule, rows, columns, and the two extents of a cluster.
     """
     capability = next(iter(SM90.shared_memory))
     with silent():
@@ -157,8 +158,9 @@ def _ampere(like: GemmOperationUniversal | Conv2dOperation) -> Iterator[TileDesc
     if math is None:
         return
     wider = max(math.a.bits, math.b.bits)
-    for m, n, across, down, depth, stages in _TENSOR_OP_TILES if math.is_tensor_op else _SIMT_TILES:
-        if like.epilogue_functor.is_tree and not math.is_tensor_op and across * down > _MOST_WARPS_OF_FUNCTIONS:
+    is_f32 = not math.is_tensor_op and math.a.short == "f32"
+    for m, n, across, down, depth, stages in _SIMT_TILES if is_f32 else _TENSOR_OP_TILES:
+        if like.epilogue_functor.is_tree and is_f32 and across * down > _MOST_WARPS_OF_FUNCTIONS:
             continue
         try:
             yield TileDescription((m, n, depth * 8 // wider), stages, (across, down, 1), math)

@@ -14,6 +14,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.families import AMPERE
 from pycutlass.library import TileDescription
 from pycutlass.operation import GemmOperationUniversal, GemmProblemSize, Operation, ReductionOperation
+from pycutlass.operation.base import MAX_UNBOUNDED_THREADS
 from pycutlass.plan.kind import GemmKind
 
 __all__ = ["Candidate", "tile_choice", "tile_name", "tile_of"]
@@ -112,6 +113,12 @@ class Candidate:
         operation = self.operation
         operands = operation.A, operation.B, operation.C, operation.D
         return operation.family.shared_bytes(operation.tile_description, *operands, epilogue=operation.epilogue_functor)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the compiler is told of few threads, so that it holds them to few registers."""
+        operation = self.operation
+        return operation.is_bounded and operation.tile_description.num_threads <= MAX_UNBOUNDED_THREADS
 
     def size(self, m: int, n: int, k: int, batch: int | None = None) -> GemmProblemSize:
         """Return the problem of its launch: with a batch, in ``Mode.Batched``."""

@@ -118,6 +118,11 @@ class Conv2dCandidate:
             operation.tile_description, A, B, C, C, epilogue=operation.epilogue_functor
         )
 
+    @property
+    def is_held(self) -> bool:
+        """False: the compiler is told of no kernel that it has few threads."""
+        return False
+
     def size(self, problem: _core.Conv2dProblemSize) -> _core.Conv2dProblemSize:
         """Return the problem of one of its launches: where it is launched once for each group, of one group."""
         size = problem.reset_split_k_slices(self.split_k_slices)

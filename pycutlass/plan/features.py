@@ -60,6 +60,10 @@ class Modelled(Protocol):
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a threadblock of an Ampere-style kernel."""
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the compiler is told of few threads, so that it holds them to few registers (operation/base.py)."""
+
 
 def product_class(math: MathInstruction) -> str:
     """Return by what name constants know how fast an instruction multiplies."""
@@ -184,10 +188,22 @@ def _row(candidate: Modelled, capability: int) -> dict[str, Any]:
         "warps_along_n": (tile.warp_count or (1, 1, 1))[1],
         "deep_bytes": depth * max(math.a.bits, math.b.bits) / 8,
         "class": product_class(math),
-        "simt_tile": "" if math.is_tensor_op or tile.is_gemv else simt_tile(tile),
+        "simt_tile": simt_tile(tile) if _is_measured(candidate) else "",
         # Sums of 8-bit floats move to registers of float32 every few instructions, unless they may be less exact.
         "promotes": operation.is_sm90 and math.a.is_float8 and not fast,
     }
+
+
+def _is_measured(candidate: Modelled) -> bool:
+    """Return whether times of kernels of CUDA cores hold for one: GEMMs were measured, which are held, and no groups.
+
+    An epilogue function keeps a kernel from being held, and leaves its mainloop what it is.
+    """
+    operation = candidate.operation
+    tile = operation.tile_description
+    if tile.math_instruction.is_tensor_op or tile.is_gemv or isinstance(operation, Conv2dOperation):
+        return False
+    return candidate.is_held or operation.epilogue_functor.is_tree or tile.num_threads > MAX_UNBOUNDED_THREADS
 
 
 def _occupancy(candidate: Modelled, capability: int) -> int:
@@ -201,9 +217,7 @@ def _occupancy(candidate: Modelled, capability: int) -> int:
         return max(1, most_threads // tile.num_threads)
     rows, columns, _ = tile.threadblock_shape
     words = tile.math_instruction.accumulator.bits // 32 or 1
-    # Kernels of CUDA cores that are told of so few threads are held to what 512 have.
-    is_held = operation.is_bounded and tile.num_threads <= MAX_UNBOUNDED_THREADS
-    beside = _BESIDE_HELD if is_held else _BESIDE_SUMS
+    beside = _BESIDE_HELD if candidate.is_held else _BESIDE_SUMS
     registers = min(_MOST_REGISTERS, rows * columns * words // tile.num_threads + beside)
     shared = candidate.shared_bytes
     # A multiprocessor has a little more than what one threadblock may take of it.

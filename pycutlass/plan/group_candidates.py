@@ -13,6 +13,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SM90
 from pycutlass.library import TileDescription
 from pycutlass.operation import GemmOperationGrouped
+from pycutlass.operation.base import MAX_UNBOUNDED_THREADS
 from pycutlass.plan.candidate import tile_choice, tile_name, tile_of
 from pycutlass.plan.candidates import ampere_tiles, checked_capability, native_tiles
 from pycutlass.plan.kind import GemmKind
@@ -128,6 +129,8 @@ def _native(kind: GemmKind) -> Iterator[GroupCandidate]:
 def _ampere(kind: GemmKind, capability: int) -> Iterator[GroupCandidate]:
     for staged in ampere_tiles(kind, capability):
         for tile in staged:
+            if not tile.math_instruction.is_tensor_op and tile.num_threads > MAX_UNBOUNDED_THREADS:
+                continue  # of 512 threads each has too few registers beside what a group needs: they spill
             for mode in (SchedulerMode.Device, SchedulerMode.Host):
                 yield from _made(kind, tile, mode)
 

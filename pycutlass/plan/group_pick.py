@@ -119,8 +119,17 @@ def _remedy(kind: GemmKind) -> str:
     return remedy_of(kind)
 
 
+class _OfGroup(Candidate):
+    """A kernel as one of its group's problems has it."""
+
+    @property
+    def is_held(self) -> bool:
+        """False: kernels of groups are not held to few registers (operation/grouped.py)."""
+        return False
+
+
 @lru_cache(maxsize=64)  # as many as there are lists of candidates
 def _model(kind: GemmKind, capability: int, constants: Constants) -> tuple[tuple[GroupCandidate, ...], Model]:
     """Return candidates, and what predicts their times: each has the mainloop and the epilogue of a GEMM's kernel."""
     candidates = group_candidates(kind, capability)
-    return candidates, Model(kind, tuple(Candidate(each.operation.single) for each in candidates), constants)
+    return candidates, Model(kind, tuple(_OfGroup(each.operation.single) for each in candidates), constants)

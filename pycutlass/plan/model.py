@@ -295,6 +295,13 @@ class Model:
         return result
 
     @cached_property
+    def is_unmeasured(self) -> Bools:
+        """Which candidates are kernels of CUDA cores of which no times are known."""
+        of_cuda_cores = np.array([each == "simt" for each in self.features.classes]) & ~self.features.is_gemv
+        result: Bools = of_cuda_cores & np.isnan(self._simt.share)
+        return result
+
+    @cached_property
     def _simt(self) -> SimtShares:
         """What was measured of kernels of CUDA cores."""
         return SimtShares.of(self.features, operands_along_k(self.kind), self.constants.simt)

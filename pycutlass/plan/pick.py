@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from pycutlass import _core
 from pycutlass.calls import public
 from pycutlass.device import Device
@@ -178,7 +180,8 @@ def _predicted(kind: GemmKind, m: int, n: int, k: int, batch: int | None, gpu: D
     """Return what the model says of all candidates of a problem.
 
     GEMV kernels come behind all others where there are many rows and columns: they are for few, and what is predicted
-    of them beyond that has not been measured.
+    of them beyond that has not been measured. So do tiles of float32 on CUDA cores that were not, and are for few
+    columns.
     """
     batched = batch is not None
     size = GemmProblemSize(m, n, k) if batch is None else GemmProblemSize(m, n, k, _Mode.Batched, batch)
@@ -187,7 +190,10 @@ def _predicted(kind: GemmKind, m: int, n: int, k: int, batch: int | None, gpu: D
     model = _model(kind, where.compute_capability, batched, constants_of(where))
     rows, columns, depth = (max(1, extent) for extent in size.extents)  # no elements take as long as one
     of_all = model.predict(rows, columns, depth, size.batch)
-    is_last = model.features.is_gemv & (min(size.m, size.n) > _FEW)
+    f = model.features
+    is_last = f.is_gemv & (min(size.m, size.n) > _FEW)
+    if kind.A.type.short == "f32":
+        is_last |= model.is_unmeasured & (f.columns < np.where(f.is_transposed, size.m, size.n))
     asked = (*size.extents, size.batch if batched else None)
     return Predicted(found, of_all, lambda each: each.operation.supports(each.size(*asked)), is_last)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core
+from pycutlass.calls import counted
 from pycutlass.device import Device
 from pycutlass.library import TensorDescription
 from pycutlass.operation import tile_use
@@ -117,7 +118,8 @@ def _table(chosen: Any, ranked: Sequence[Ranked[Any]]) -> list[str]:
     lines = [f"considered: {len(ranked)}, the likely fastest first"]
     for each in ranked[:_SHOWN]:
         mark = "*" if each.candidate == chosen else " "
-        lines.append(f"{mark} {each.microseconds:9.1f} us  {each.waves:4} waves  {each.candidate.name}  ({each.note})")
+        waves = counted(each.waves, "wave")
+        lines.append(f"{mark} {each.microseconds:9.1f} us  {waves:>10}  {each.candidate.name}  ({each.note})")
     if len(ranked) > _SHOWN:
         lines.append(f"  and {len(ranked) - _SHOWN} that are predicted to take longer")
     return lines

@@ -72,7 +72,9 @@ def loads_of_depth(features: Features, kind: GemmKind | Conv2dKind) -> Floats:
     loads = np.zeros_like(features.rows)
     if isinstance(kind, Conv2dKind):  # none of which was measured so
         return loads
-    for operand, extent in ((kind.A, features.rows), (kind.B, features.columns)):
+    of_a = np.where(features.is_transposed, features.columns, features.rows)
+    of_b = np.where(features.is_transposed, features.rows, features.columns)
+    for operand, extent in ((kind.A, of_a), (kind.B, of_b)):
         if operand.alignment * operand.type.bits < _CP_ASYNC_BITS:
             loads = loads + extent * features.depth / (operand.alignment * features.threads)
     sums = features.rows * features.columns / features.threads

@@ -16,9 +16,9 @@ template <int kStages, typename ClusterShape, typename Schedule>
 struct LoadsA<cutlass::gemm::MainloopSm90TmaGmmaRmemAWarpSpecialized<kStages, ClusterShape, Schedule>>
     : cute::true_type {};
 
-/// CUTLASS's mainloop, whose producer takes one box after the other. TMA has boxes of 32 bytes of tf32 that does not
-/// lie along K, so that a tile has many of them, and their addresses do not fit in the registers of a producer, of
-/// which CUTLASS unrolls all (cutlass/gemm/collective/sm90_mma_tma_gmma_rs_warpspecialized.hpp). And CUTLASS swizzles
+/// CUTLASS's mainloop, whose producer takes one box after the other. Of an operand that does not lie along K a tile has
+/// several boxes, whose addresses do not fit in the registers of a producer, of which CUTLASS unrolls all
+/// (cutlass/gemm/collective/sm90_mma_tma_gmma_rs_warpspecialized.hpp). And CUTLASS swizzles
 /// the addresses that TMA writes to, which TMA does itself: wrong where a multicast slice is no multiple of 8 lines.
 template <typename Collective>
 struct InBoxes : Collective {
