@@ -24,7 +24,7 @@ from pycutlass.operation import GemmOperationUniversal, Operation
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.operation.reduction import ReductionOperation, partial_sums
-from pycutlass.operation.support import GRID_LIMIT
+from pycutlass.operation.support import FEW_MATRICES, GRID_LIMIT
 from pycutlass.tensor import wrap
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ class Sizes(NamedTuple):
         """Return the limits of an operation."""
         family, described, C = operation.family, operation.tile_description, operation.C
         tile, max_k = described.threadblock_shape, operation.epilogue_functor.max_k
-        extent, k, batch = LARGEST_EXTENT + 1 - max(tile[:2]), LARGEST_EXTENT + 1 - tile[2], LARGEST_EXTENT
+        extent, k, batch = LARGEST_EXTENT + 1 - max(tile[:2]), LARGEST_EXTENT + 1 - tile[2], FEW_MATRICES
         if not family.is_persistent:
             extent, batch = min(extent, GRID_LIMIT * min(tile[:2])), GRID_LIMIT
         steps = (1, C.alignment) if C.is_row_major else (C.alignment, 1)

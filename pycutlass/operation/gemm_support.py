@@ -27,6 +27,7 @@ from pycutlass.operands.pointers import check_no_table, held_matrices
 from pycutlass.operation.narrower import explained
 from pycutlass.operation.problems import GemmProblemSize
 from pycutlass.operation.support import (
+    FEW_MATRICES,
     GRID_LIMIT,
     check_grid,
     check_k,
@@ -54,7 +55,6 @@ __all__ = [
 
 _Mode = _core.GemmMode
 _BATCHED = (_Mode.Batched, _Mode.Array)
-_FEW_MATRICES = 2**20  # have no more tiles than a kernel numbers, if D fits in the memory of a GPU
 
 
 class Described(Protocol):
@@ -318,7 +318,7 @@ def _check_grid(operation: Described, size: GemmProblemSize) -> None:
     m, n, k, count, tile = size.m, size.n, size.k, size.count, operation.tile_description.threadblock_shape
     what = f"a GEMM of M={m}, N={n}, K={k} in {size.gemm_mode} with count {count}"
     if operation.family.is_persistent:
-        if count > _FEW_MATRICES:
+        if count > FEW_MATRICES:
             along = (n, m) if operation.swap_ab else (m, n)
             check_tiles(what, count * padded_tiles(operation.tile_description, *along, operation.swizzle_size))
         return

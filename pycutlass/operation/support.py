@@ -18,6 +18,7 @@ from pycutlass.operation.narrower import explained
 from pycutlass.operation.wider import MOST_COLUMNS, wider_tile
 
 __all__ = [
+    "FEW_MATRICES",
     "GRID_LIMIT",
     "Support",
     "check_grid",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 GRID_LIMIT = 65535  # along y and z
+FEW_MATRICES = 2**20  # have no more tiles than a persistent kernel numbers, if D fits in the memory of a GPU
 _MOST_TILES = 2**31
 
 

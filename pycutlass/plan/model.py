@@ -297,7 +297,7 @@ class Model:
     @cached_property
     def is_unmeasured(self) -> Bools:
         """Which candidates are kernels of CUDA cores of which no times are known."""
-        of_cuda_cores = np.array([each == "simt" for each in self.features.classes]) & ~self.features.is_gemv
+        of_cuda_cores = np.array([each == "simt" for each in self.features.classes], np.bool_) & ~self.features.is_gemv
         result: Bools = of_cuda_cores & np.isnan(self._simt.share)
         return result
 
