@@ -285,7 +285,12 @@ struct GemmSm90 {
 
   using BuiltKernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
                                                            CollectiveEpilogue, Scheduler>;
-  using Kernel = cute::conditional_t<kIsCpAsync || kIsStreamK, BuiltKernel, PersistentKernel<BuiltKernel>>;
+  /// Whether ours was seen to spill: beside so many sums of a thread, where D has 32 bits.
+  static constexpr bool kHasManySums = cute::size<0>(TileShape{}) * kTileN >
+                                           128 * cute::size(typename CollectiveMainloop::TiledMma{}) &&
+                                       sizeof(typename D::Element) == 4;
+  using Kernel =
+      cute::conditional_t<kIsCpAsync || kIsStreamK || kHasManySums, BuiltKernel, PersistentKernel<BuiltKernel>>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_gemm_call;
