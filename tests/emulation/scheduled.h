@@ -9,6 +9,12 @@
 
 namespace emulation {
 
+/// Where the threadblock that is emulated is in its cluster.
+struct Place {
+  static dim3 get() { return place; }
+  static inline dim3 place;
+};
+
 /// The tiles that are others, of one problem: of all numbers of tiles, in all places of a cluster.
 template <typename Cluster>
 long misplaced(int m, int n, int batches, int swizzle, int raster) {
@@ -32,7 +38,8 @@ long misplaced(int m, int n, int batches, int swizzle, int raster) {
             params.divmod_cluster_shape_minor_.divide(in_batch), params.divmod_cluster_shape_major_,
             params.divmod_cluster_shape_minor_, params.divmod_cluster_blk_major_, params.log_swizzle_size_,
             params.raster_order_, x, y);
-        pycutlass::Tiles<Params, Cluster> const walk(params, uint32_t(tile), 132, dim3(x, y, 0));
+        Place::place = dim3(x, y, 0);
+        pycutlass::Tiles<Params, Cluster, Place> const walk(params, uint32_t(tile), 132);
         auto const coord = walk.coord();
         wrong += !walk.has_tile() || get<0>(coord) != row || get<1>(coord) != column || get<3>(coord) != int(batch);
       }

@@ -18,14 +18,26 @@
 
 namespace pycutlass {
 
+/// Where a threadblock is in its cluster.
+struct PlaceInCluster {
+  CUTLASS_DEVICE static dim3 get() { return cute::block_id_in_cluster(); }
+};
+
 /// The tiles of a threadblock, one after the other, in the order of CUTLASS's persistent scheduler
-/// (cutlass/gemm/kernel/sm90_tile_scheduler.hpp): numbers `first`, `first` + `step` and so on, where the threadblock is
-/// at `place` in its cluster. There are fewer than 2^31 (operation/support.py): CUTLASS's host side counts no more.
-template <typename Params, typename ClusterShape>
+/// (cutlass/gemm/kernel/sm90_tile_scheduler.hpp): numbers `first`, `first` + `step` and so on. There are fewer than
+/// 2^31 (operation/support.py): CUTLASS's host side counts no more.
+template <typename Params, typename ClusterShape, typename Place = PlaceInCluster>
 class Tiles {
  public:
-  CUTLASS_DEVICE Tiles(Params const& params, uint32_t first, uint32_t step, dim3 place)
-      : params_(params), count_(uint32_t(params.blocks_per_problem_)), step_(step), number_(first), place_(place) {}
+  CUTLASS_DEVICE Tiles(Params const& params, uint32_t first, uint32_t step)
+      : params_(params), count_(uint32_t(params.blocks_per_problem_)), step_(step), number_(first) {}
+#if PYCUTLASS_DEVICE_SIDE
+  /// Those of this threadblock, which CUTLASS numbers as the grid lies.
+  CUTLASS_DEVICE explicit Tiles(Params const& params)
+      : params_(params), count_(uint32_t(params.blocks_per_problem_)), step_(gridDim.x * gridDim.y * gridDim.z) {
+    number_ = is_along_n() ? blockIdx.x + blockIdx.y * gridDim.x : blockIdx.x * gridDim.y + blockIdx.y;
+  }
+#endif
 
   CUTLASS_DEVICE bool has_tile() const { return number_ < count_; }
   /// Whether there is another tile so many steps further on.
@@ -44,12 +56,19 @@ class Tiles {
     uint32_t const major_cluster = swizzled - turn * uint32_t(params_.divmod_cluster_blk_major_.divisor);
     uint32_t const minor_cluster = (turn << log_swizzle) + (cluster & ((1u << log_swizzle) - 1));
     uint32_t const major = major_cluster * major_size + along % major_size;
-    uint32_t const minor = minor_cluster * minor_size + (is_along_n() ? place_.x : place_.y);
+    uint32_t const minor = minor_cluster * minor_size + place_along_minor();
     return cute::make_coord(int(is_along_n() ? minor : major), int(is_along_n() ? major : minor), cute::_, int(batch));
   }
 
  private:
   CUTLASS_DEVICE bool is_along_n() const { return params_.raster_order_ == Params::RasterOrder::AlongN; }
+
+  /// Returns the place of this threadblock in its cluster, along what its tiles are numbered along last.
+  CUTLASS_DEVICE uint32_t place_along_minor() const {
+    if constexpr (cute::size(ClusterShape{}) == 1) return 0;
+    dim3 const place = Place::get();
+    return is_along_n() ? place.x : place.y;
+  }
 
   /// Divides as cutlass::FastDivmodU64 does, of which 32 bits need a third of the products.
   CUTLASS_DEVICE static uint32_t divided(uint32_t number, cutlass::FastDivmodU64 const& by) {
@@ -61,7 +80,6 @@ class Tiles {
 
   Params const& params_;
   uint32_t count_, step_, number_;
-  dim3 place_;
 };
 
 #if PYCUTLASS_DEVICE_SIDE
@@ -189,14 +207,6 @@ struct PersistentKernel : Kernel {
   /// Returns the barrier that says that the first tiles of A and B are being loaded.
   CUTLASS_DEVICE static auto& loads_begun(SharedStorage& shared) { return shared.pipelines.load_order.barrier_[0][1]; }
 
-  /// Returns the tiles of this threadblock, which CUTLASS numbers as the grid lies.
-  CUTLASS_DEVICE static Walk tiles(Params const& params) {
-    bool const is_along_n = params.scheduler.raster_order_ == Kernel::TileScheduler::RasterOrder::AlongN;
-    uint32_t const first = is_along_n ? blockIdx.x + blockIdx.y * gridDim.x : blockIdx.x * gridDim.y + blockIdx.y;
-    return {params.scheduler, first, gridDim.x * gridDim.y * gridDim.z,
-            kIsCluster ? cute::block_id_in_cluster() : dim3(0, 0, 0)};
-  }
-
   CUTLASS_DEVICE static auto params_of_loads(Params const& params, int maker = 0) {
     typename Loads::Params result;
     result.role = threadIdx.x < kGroup ? Loads::ThreadCategory::Producer : Loads::ThreadCategory::Consumer;
@@ -238,7 +248,7 @@ struct PersistentKernel : Kernel {
 
   /// Loads A and B, by one warp.
   CUTLASS_DEVICE static void load(Params const& params, SharedStorage& shared) {
-    Walk walk = tiles(params);
+    Walk walk(params.scheduler);
     Loads loads(shared.pipelines.mainloop, params_of_loads(params), ClusterShape{}, cute::false_type{},
                 cute::false_type{});
     auto state = cutlass::make_producer_start_state<Loads>();
@@ -271,7 +281,7 @@ struct PersistentKernel : Kernel {
     CollectiveEpilogue epilogue(params.epilogue, shared.tensors.epilogue);
     SourceLoads loads(shared.pipelines.epi_load, params_of_source_loads(params), cute::false_type{});
     auto state = cutlass::make_producer_start_state<SourceLoads>();
-    Walk walk = tiles(params);
+    Walk walk(params.scheduler);
     wait_for_barriers();
     if (!epilogue.is_producer_load_needed()) return;
     cutlass::arch::wait_on_dependent_grids();
@@ -294,7 +304,7 @@ struct PersistentKernel : Kernel {
     typename CollectiveMainloop::PipelineState state;
     typename CollectiveEpilogue::LoadPipelineState loaded;
     auto stored = cutlass::make_producer_start_state<Stores>();
-    Walk walk = tiles(params);
+    Walk walk(params.scheduler);
     wait_for_barriers();
 
     bool has_stored = false;
@@ -329,7 +339,7 @@ struct PersistentKernel : Kernel {
     typename CollectiveEpilogue::LoadPipelineState loaded;
     auto stored = cutlass::make_producer_start_state<Stores>();
     typename IsPingpong<Kernel>::MathTurns turns(shared.pipelines.math_wg_order, group);
-    Walk walk = tiles(params);
+    Walk walk(params.scheduler);
     if (group == 1) {  // the first tile is the other's
       walk.advance(1);
       state.advance(count);
