@@ -32,12 +32,13 @@ from pycutlass.families.sm90_products import (
     most_registers,
 )
 from pycutlass.families.sm90_register_a import (
+    CLEAN_BESIDE_WORDS,
     check_register_a,
-    clean_beside_a,
     held_registers,
     loads_a,
     spills,
     swizzle_bytes,
+    turns_words,
 )
 from pycutlass.families.sm90_swap import check_swap, is_swapped, parts_in_kernel
 from pycutlass.families.sm90_tiles import check_native_tile
@@ -395,8 +396,9 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
     most = most_registers(cp_async=is_loaded)
     m, n, _ = tile.threadblock_shape
     needs = f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {tile.kernel_schedule!r}"
-    step = 32 if parts.A.type.bits == 32 and parts.B.is_row_major else 16  # of columns that shared memory has lines for
-    columns = min(clean, clean_beside_a(parts)) * n // registers // step * step
+    # Words that are turned around lie in lines of 32.
+    sums, step = (min(clean, CLEAN_BESIDE_WORDS), 32) if turns_words(parts) else (clean, 16)
+    columns = sums * n // registers // step * step
     ports = len(parts.epilogue.ports)
     beside = f" and {counted(ports, 'tensor')} of the epilogue" if ports else ""
     if registers > most:  # other kernels are refused with the tile

@@ -16,6 +16,7 @@ from pycutlass.families.sm90_products import accumulator_registers, clean_regist
 from pycutlass.families.table import nearest_multiple
 
 __all__ = [
+    "CLEAN_BESIDE_WORDS",
     "check_register_a",
     "held_registers",
     "is_only_straight",
@@ -23,6 +24,7 @@ __all__ = [
     "loads_a",
     "spills",
     "swizzle_bytes",
+    "turns_words",
 ]
 
 _MATRICES = (_core.RowMajor, _core.ColumnMajor)
@@ -33,7 +35,7 @@ _TURNED, _DEPTHS = 128, (128, 256)
 #: its sums; and the registers of sums that it has beside more.
 _FEW_PORTS, _CLEAN_BESIDE_PORTS = 2, 32
 #: The same of groups that turn words of B around, and of two that do so together and spill little.
-_CLEAN_BESIDE_WORDS, _FAST_BESIDE_WORDS = 112, 128
+CLEAN_BESIDE_WORDS, _FAST_BESIDE_WORDS = 112, 128
 
 
 def loads_a(A: Tensor, B: Tensor) -> bool:
@@ -86,7 +88,7 @@ def spills(tile: Tile, parts: Parts, *, much: bool = False) -> bool:
         return True
     if not loads_a(parts.A, parts.B):
         return False
-    if registers > clean_beside_a(parts):
+    if turns_words(parts) and registers > CLEAN_BESIDE_WORDS:
         return not much or tile.kernel_schedule is KernelSchedule.Pingpong or registers > _FAST_BESIDE_WORDS
     if tile.kernel_schedule is KernelSchedule.Pingpong:
         turns_bytes = parts.B.is_row_major and parts.A.type.is_byte
@@ -95,10 +97,9 @@ def spills(tile: Tile, parts: Parts, *, much: bool = False) -> bool:
     return registers + held_registers(tile) > clean_registers()
 
 
-def clean_beside_a(parts: Parts) -> int:
-    """Return the registers of sums beside which groups that turn words around do not spill; many for others."""
-    turns_words = loads_a(parts.A, parts.B) and parts.B.is_row_major and parts.A.type.bits == 32
-    return _CLEAN_BESIDE_WORDS if turns_words else clean_registers()
+def turns_words(parts: Parts) -> bool:
+    """Return whether a kernel turns B of tf32 around, which does not lie along K."""
+    return loads_a(parts.A, parts.B) and parts.B.is_row_major and parts.A.type.bits == 32
 
 
 def check_register_a(kernel: Gemm, parts: Parts, by_tma: bool) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "check_tiles",
     "named_operands",
     "padded_tiles",
+    "rounded_up",
     "supported",
     "why_not_selected",
 ]
@@ -119,13 +120,14 @@ def padded_tiles(tile: Any, m: int, n: int, swizzle_size: int = 1) -> int:
     Of few tiles CUTLASS takes a smaller swizzle (gemm/kernel/tile_scheduler_params.h, get_log_swizzle_size).
     """
     (rows, columns, _), cluster = tile.threadblock_shape, tile.cluster_shape or (1, 1, 1)
-    along_m, along_n = _up(-(-m // rows), cluster[0]), _up(-(-n // columns), cluster[1])
+    along_m, along_n = rounded_up(-(-m // rows), cluster[0]), rounded_up(-(-n // columns), cluster[1])
     least = min(along_m, along_n)
     swizzle = next((size for size, tiles in ((8, 6), (4, 3), (2, 2)) if swizzle_size >= size and least >= tiles), 1)
-    return _up(along_m, cluster[0] * swizzle) * _up(along_n, cluster[1] * swizzle)
+    return rounded_up(along_m, cluster[0] * swizzle) * rounded_up(along_n, cluster[1] * swizzle)
 
 
-def _up(value: int, step: int) -> int:
+def rounded_up(value: int, step: int) -> int:
+    """Return the least multiple of `step` that is no less than `value`."""
     return -(-value // step) * step
 
 

@@ -17,7 +17,7 @@ from pycutlass.operation.gemm import GemmOperationUniversal
 from pycutlass.operation.group_support import check_sizes
 from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.operation.problems import gemm_size
-from pycutlass.operation.support import padded_tiles
+from pycutlass.operation.support import padded_tiles, rounded_up
 
 __all__ = ["TileUse", "tile_use"]
 
@@ -138,7 +138,7 @@ def tile_use(
         across = padded_tiles(tile, m, n, swizzle)
         tiles += across * count * slices
         within += m * n * k * count
-        computed += across * count * rows * columns * slices * _up(-(-k // slices), depth)
+        computed += across * count * rows * columns * slices * rounded_up(-(-k // slices), depth)
     outside = 1 - within / computed if computed else 0.0
     at_once = max(places // math.prod(cluster), 1) * math.prod(cluster)
     return TileUse(tile.threadblock_shape, tiles, at_once, outside, getattr(operation, "is_stream_k", False))
@@ -167,7 +167,3 @@ def _multiprocessors(given: Any) -> int:
     if not device.available():
         raise ArgumentError("sm_count is needed where there is no GPU: the multiprocessors of the one that is meant")
     return device.describe(device.current()).sm_count
-
-
-def _up(value: int, step: int) -> int:
-    return -(-value // step) * step

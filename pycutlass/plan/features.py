@@ -195,13 +195,14 @@ def _row(candidate: Modelled, capability: int) -> dict[str, Any]:
 
 
 def _is_measured(candidate: Modelled) -> bool:
-    """Return whether times of kernels of CUDA cores hold for one: GEMMs were measured, which are held, and no groups.
+    """Return whether times of kernels of CUDA cores hold for one: GEMMs of float32 were measured, which are held.
 
     An epilogue function keeps a kernel from being held, and leaves its mainloop what it is.
     """
     operation = candidate.operation
     tile = operation.tile_description
-    if tile.math_instruction.is_tensor_op or tile.is_gemv or isinstance(operation, Conv2dOperation):
+    math, is_product = tile.math_instruction, isinstance(operation, GemmOperationUniversal)
+    if math.is_tensor_op or math.a.short != "f32" or tile.is_gemv or not is_product:
         return False
     return candidate.is_held or operation.epilogue_functor.is_tree or tile.num_threads > MAX_UNBOUNDED_THREADS
 
