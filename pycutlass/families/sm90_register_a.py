@@ -36,6 +36,8 @@ _TURNED, _DEPTHS = 128, (128, 256)
 _FEW_PORTS, _CLEAN_BESIDE_PORTS = 2, 32
 #: The same of groups that turn words of B around, and of two that do so together and spill little.
 CLEAN_BESIDE_WORDS, _FAST_BESIDE_WORDS = 112, 128
+#: What bytes and a D of 32 bits need beside the sums and A: with 176 of both nothing spilled, and with 192 a few bytes.
+_BESIDE_WIDE = 16
 
 
 def loads_a(A: Tensor, B: Tensor) -> bool:
@@ -94,7 +96,8 @@ def spills(tile: Tile, parts: Parts, *, much: bool = False) -> bool:
         turns_bytes = parts.B.is_row_major and parts.A.type.is_byte
         if turns_bytes or (held_ports(parts.epilogue) > _FEW_PORTS and registers > _CLEAN_BESIDE_PORTS):
             return True
-    return registers + held_registers(tile) > clean_registers()
+    beside = _BESIDE_WIDE if parts.A.type.is_byte and parts.D.type.bits == 32 else 0
+    return registers + held_registers(tile) + beside > clean_registers()
 
 
 def turns_words(parts: Parts) -> bool:
