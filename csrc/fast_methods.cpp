@@ -9,6 +9,7 @@
 #include "calls.h"
 #include "known_products.h"
 #include "served_call.h"
+#include "torch_dispatch.h"
 
 namespace {
 
@@ -107,6 +108,18 @@ PyObject* serve_product(Method const& method, PyObject* const* given, Py_ssize_t
       [&] { return py::handle(method.direct).cast<pycutlass::KnownProducts&>().serve(given, count, keywords); });
 }
 
+/// An operator of torch that writes the product of two tensors into `out`, of tensors like those of an earlier product.
+PyObject* serve_operator(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+  static PyObject* const out = interned("out");
+  if (count != 2 || !keywords || PyTuple_GET_SIZE(keywords) != 1 || PyTuple_GET_ITEM(keywords, 0) != out)
+    return nullptr;
+  if (given[2] == Py_None || !pycutlass::TorchDispatch::is_usual()) return nullptr;
+  PyObject* const written = serve_product(method, given, count, keywords);
+  if (!written) return nullptr;
+  Py_DECREF(written);
+  return py::none().release().ptr();
+}
+
 /// A call that fits the parameters of a function. One that does not has entered no frame, so its exception comes
 /// without a traceback.
 PyObject* serve_checked(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* given_keywords) {
@@ -172,6 +185,9 @@ PyObject* docstring(PyObject* self, void*) { return PyObject_GetAttrString(metho
 
 PyObject* show(PyObject* self) { return PyObject_Repr(method_of(self).function); }
 
+/// That of the function, whose place it takes in dictionaries as well.
+Py_hash_t hash(PyObject* self) { return PyObject_Hash(method_of(self).function); }
+
 /// Copied and pickled by its name, as functions are.
 PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(method_of(self).function, "__qualname__"); }
 
@@ -209,15 +225,11 @@ PyTypeObject* method_type() {
       {"__reduce_ex__", reduce, METH_O, nullptr}, {"__set_name__", set_name, METH_VARARGS, nullptr}, {}};
   static PyGetSetDef properties[] = {{"__doc__", docstring, nullptr, nullptr, nullptr}, {}};
   static PyType_Slot slots[] = {
-      {Py_tp_dealloc, erased(destroy)},
-      {Py_tp_call, erased(PyVectorcall_Call)},
-      {Py_tp_descr_get, erased(bind_to)},
-      {Py_tp_getattro, erased(attribute)},
-      {Py_tp_repr, erased(show)},
-      {Py_tp_members, members},
-      {Py_tp_methods, methods},
-      {Py_tp_getset, properties},
-      {},
+      {Py_tp_dealloc, erased(destroy)},   {Py_tp_call, erased(PyVectorcall_Call)},
+      {Py_tp_descr_get, erased(bind_to)}, {Py_tp_getattro, erased(attribute)},
+      {Py_tp_repr, erased(show)},         {Py_tp_hash, erased(hash)},
+      {Py_tp_members, members},           {Py_tp_methods, methods},
+      {Py_tp_getset, properties},         {},
   };
   // As a method descriptor it is called with the instance, and nothing is made to bind the two. One that is made from
   // Python would have no function. Of a type that could change, Python would look for the method anew at each call.
@@ -257,6 +269,14 @@ void bind_fast_methods(py::module_& m) {
       "fast_product",
       [](py::object const& function, py::object const& known) { return make(function, serve_product, known); },
       py::arg("function"), py::arg("known"), "matmul, written in Python as `function`; `known` are KnownProducts.");
+  m.def(
+      "fast_operator",
+      [](py::object const& function, py::object const& known) -> py::object {
+        return pycutlass::TorchDispatch::find() ? make(function, serve_operator, known) : function;
+      },
+      py::arg("function"), py::arg("known"),
+      "The operator `function` of torch, which writes the product of two tensors into `out`. Known ones are launched "
+      "without torch's dispatcher where it would do nothing else, and where this torch says so.");
   m.def(
       "checked_call",
       [](py::object const& direct, py::object const& function, py::tuple const& earlier) {

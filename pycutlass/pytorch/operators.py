@@ -229,8 +229,14 @@ def check_no_tangent(operator: Any, *given: Any) -> None:
         raise ArgumentError(f"{operator} has no derivative in forward mode, which a tensor has here: {_REMEDY}")
 
 
-def as_plain(operator: str, **given: Any) -> list[Any]:
-    """Return tensors of a variant with ``out`` as `plain` has them; raise ArgumentError where a derivative is lost."""
+def as_plain(operator: str, *, optional: str = "", **given: Any) -> list[Any]:
+    """Return tensors of a variant with ``out`` as `plain` has them; raise ArgumentError where a derivative is lost.
+
+    torch lets None pass for any tensor: here, for the one that is `optional`.
+    """
+    missing = [name for name, each in given.items() if each is None and name != optional]
+    if missing:
+        raise ArgumentTypeError(f"{', '.join(missing)} must be a tensor, got None")
     check_no_tangent(operator, *given.values())
     check_no_gradient(operator, **given)
     return [plain(each) for each in given.values()]

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from pycutlass import _core
 from pycutlass.errors import PyCutlassError
 from pycutlass.plan.matmul import matmul as product
+from pycutlass.plan.shortcut import products as known_products
 from pycutlass.pytorch.activations import activation_of
 from pycutlass.pytorch.operators import (
     are_plain,
@@ -80,7 +82,7 @@ def _linear_out(
 ) -> None:
     x, w, b, d = input, weight, bias, out
     if not are_plain(x, w, d) or b is not plain(b):
-        x, w, b, d = as_plain("linear.out", input=input, weight=weight, bias=bias, out=out)
+        x, w, b, d = as_plain("linear.out", optional="bias", input=input, weight=weight, bias=bias, out=out)
     try:
         named, turned = activation_of(activation), _turned(w)
         epilogue = None if named is None else named.kind
@@ -175,7 +177,10 @@ class _Linear(torch.autograd.Function):
 
 
 MATMUL = define("matmul(Tensor input, Tensor other, *, ScalarType? out_dtype=None) -> Tensor", _matmul, _fake_matmul)
-define("matmul.out(Tensor input, Tensor other, *, Tensor(a!) out) -> ()", _matmul_out, _fake_matmul_out)
+MATMUL_OUT = define("matmul.out(Tensor input, Tensor other, *, Tensor(a!) out) -> ()", _matmul_out, _fake_matmul_out)
+# To reach a kernel in Python, torch's dispatcher takes longer than a launch. torch's own operators have functions that
+# do without its boxed arguments, as torch.mm; this is ours, for products that were computed once by the dispatcher.
+MATMUL_OUT._op = _core.fast_operator(MATMUL_OUT._op, known_products)
 LINEAR = define(
     "linear(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None) -> Tensor", _linear, _fake_linear
 )

@@ -168,6 +168,105 @@ for compute in (plan.run, pycutlass.matmul):
     fake_gpu.run(program)
 
 
+_OPERATOR = f"""{_PLAN}
+import pycutlass.pytorch
+from pycutlass.pytorch import products as operators
+
+entered = []
+product = operators.product
+def counted(*tensors, **options):
+    entered.append(tensors)
+    return product(*tensors, **options)
+operators.product = counted
+operator = torch.ops.pycutlass.matmul.out
+
+def compute(a, b, d):
+    # how often the dispatcher was needed
+    entered.clear()
+    versions = a._version, b._version, d._version
+    assert operator(a, b, out=d) is None
+    assert a._version == versions[0] and b._version == versions[1] and d._version > versions[2]
+    return d
+
+once_more(compute)
+assert not entered
+"""
+
+
+def test_an_operator_launches_known_products_without_the_dispatcher() -> None:
+    program = f"""{_OPERATOR}
+assert operator is torch.ops.pycutlass.matmul.out and {{operator: 1}}[torch.ops.pycutlass.matmul.out] == 1
+with torch.inference_mode():
+    entered.clear()
+    a, b, d = drawn()
+    operator(a, b, out=d)
+    assert right(a, b, d)
+for context in (torch.no_grad(), torch.enable_grad()):
+    with context:
+        a, b, d = drawn()
+        assert right(a, b, compute(a, b, d)) and not entered
+
+a, b, d = drawn(2)  # others come by the dispatcher, once
+compute(a, b, d)
+assert entered and right(a, b, d)
+for more, options in (((d,), {{}}), ((), {{}}), ((), {{"out": d, "alpha": 2}}), ((), {{"out": None}})):
+    asked()
+    try:
+        operator(a, b, *more, **options)
+    except (RuntimeError, pycutlass.errors.PyCutlassError):
+        assert not launches()
+    else:
+        raise AssertionError("not refused")
+entered.clear()
+operator(input=a, other=b, out=d)
+assert entered and right(a, b, d)
+is_refused(lambda: operator(a.requires_grad_(), b, out=d), "input", "gradient")
+"""
+    fake_gpu.run(program)
+
+
+def test_what_would_see_a_call_of_an_operator_does() -> None:
+    program = f"""{_OPERATOR}
+import os
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+seen = []
+class Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        seen.append(function)
+        return function(*args, **(kwargs or {{}}))
+class Function(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        seen.append(function)
+        return function(*args, **(kwargs or {{}}))
+for mode in (Dispatch(), Function()):
+    a, b, d = drawn()
+    seen.clear()
+    with mode:
+        operator(a, b, out=d)
+    assert operator in seen and right(a, b, d), mode
+
+a, b, d = drawn()
+errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+os.dup2(nowhere, 2)  # the profiler says there when it begins
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    operator(a, b, out=d)
+os.dup2(errors, 2)
+assert right(a, b, d)
+assert "pycutlass::matmul" in [each.key for each in profile.key_averages()]
+
+entered.clear()
+with torch.autocast("cpu"):
+    operator(a, b, out=d)
+assert entered and right(a, b, d)
+is_refused(lambda: torch.func.vmap(lambda x: (operator(a, b, out=d), x)[1])(torch.zeros(1)), "transform")
+a, b, d = drawn()
+assert right(a, b, compute(a, b, d)) and not entered
+"""
+    fake_gpu.run(program)
+
+
 def test_threads_have_launches_of_their_own() -> None:
     program = f"""{_PLAN}
 plan = pycutlass.Gemm(*drawn()[:2])
