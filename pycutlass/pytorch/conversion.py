@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from pycutlass.calls import counted, public, shown
-from pycutlass.errors import ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.pytorch.modules import Conv2d, Linear
+from pycutlass.pytorch.partitions import Partition
 
 __all__ = ["Conversion", "convert"]
 
@@ -20,6 +22,7 @@ _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LEAST_CAPABILITY = (8, 0)
 #: Modules with products that no module here computes, and why.
 _OTHERS: tuple[tuple[type[nn.Module], str], ...] = (
+    (Partition, "is partitioned already, and has regions in the place of layers: convert the model before"),
     (torch.jit.ScriptModule, "is compiled by TorchScript already: convert the model that was scripted"),
     (nn.MultiheadAttention, "multiplies by its weights itself, inside of torch's attention"),
     (nn.RNNBase, "multiplies by its weights itself, step by step"),
@@ -64,7 +67,7 @@ class Conversion:
 
     def __str__(self) -> str:
         """Return a line for each module."""
-        kinds = {name: type(module).__name__ for name, module in self.model.named_modules()}
+        kinds = {name: _kind(module) for name, module in self.model.named_modules()}
         lines = [f"{counted(len(self.replaced), 'module')} replaced, {len(self.left)} left"]
         lines += [f"  replaced {name or '(the model)'}: {kinds[name]}" for name in self.replaced]
         lines += [f"  left     {name or '(the model)'}: {reason}" for name, reason in self.left.items()]
@@ -93,6 +96,8 @@ def convert(model: nn.Module, *, filter_fn: Callable[[nn.Module, str], bool] | N
 
     Raises
     ------
+    ArgumentError
+        The model is partitioned already.
     ArgumentTypeError
         The model is no ``torch.nn.Module``, or `filter_fn` cannot be called.
 
@@ -105,6 +110,12 @@ def convert(model: nn.Module, *, filter_fn: Callable[[nn.Module, str], bool] | N
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(f"model must be a torch.nn.Module, got {shown(model)}")
+    if isinstance(model, Partition):
+        raise ArgumentError(
+            f"model must have layers that can be replaced, and this one is partitioned already, with "
+            f"{counted(len(model.regions), 'region')} in their place: use it as it is, or convert the model that was "
+            f"partitioned, and partition it again"
+        )
     if filter_fn is not None and not callable(filter_fn):
         raise ArgumentTypeError(f"filter_fn must be a function of a module and its name, got {shown(filter_fn)}")
     chosen: dict[str, nn.Linear | nn.Conv2d] = {}
@@ -113,8 +124,10 @@ def convert(model: nn.Module, *, filter_fn: Callable[[nn.Module, str], bool] | N
         if module in not_called or type(module) in _OURS.values():
             continue
         other = next((why for kind, why in _OTHERS if isinstance(module, kind)), None)
+        if other is None and _is_captured(module):
+            other = "is a graph of operators, which has no layers any more: convert the model that was captured"
         if other is not None:
-            left[name] = f"{type(module).__name__} {other}"
+            left[name] = f"{_kind(module)} {other}"
             not_called |= set(module.modules())  # its parts, whose weights it reads
         elif isinstance(module, nn.Linear | nn.Conv2d):
             reason = _why_not(module)
@@ -127,6 +140,18 @@ def convert(model: nn.Module, *, filter_fn: Callable[[nn.Module, str], bool] | N
     for module in chosen.values():  # once all are chosen, so that what `filter_fn` raises leaves the model as it was
         _replace(module)
     return Conversion(model, tuple(chosen), left)
+
+
+def _kind(module: nn.Module) -> str:
+    """Return the name of a module's class; torch makes one for each graph."""
+    of_graph = (each for each in (Partition, GraphModule) if isinstance(module, each))
+    return next(of_graph, type(module)).__name__
+
+
+def _is_captured(module: nn.Module) -> bool:
+    """Return whether a module calls operators as torch.export writes them, and not layers."""
+    graph = module.graph if isinstance(module, GraphModule) else None
+    return graph is not None and any(isinstance(node.target, torch._ops.OpOverload) for node in graph.nodes)
 
 
 def _replace(module: nn.Linear | nn.Conv2d) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from pycutlass.plan import convolutions
 from pycutlass.pytorch.activations import activation_of, check_has_slope, with_slope
-from pycutlass.pytorch.images import Geometry, check_images, new_images, spread, takes_stride
+from pycutlass.pytorch.images import Geometry, check_gradient, new_images, spread, takes_stride
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types, result_dtype
 
@@ -86,7 +86,8 @@ def _fake_conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *gi
 def _check_gradient(input_size: Any, weight: Tensor, grad_output: Tensor, geometry: Geometry) -> None:
     """Raise ArgumentError unless a gradient is that of the output of such a convolution."""
     check_equal_types(grad_output, weight, ("grad_output", "weight"))
-    check_images("grad_output", grad_output, geometry.output(input_size, weight.shape))
+    names = ("input_size", "weight of shape")
+    check_gradient(geometry, input_size, weight.shape, grad_output, names, swapped="weight")
 
 
 def _conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given: Any) -> Any:
@@ -96,7 +97,8 @@ def _conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given:
 
 def _fake_conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given: Any) -> Tensor:
     check_equal_types(grad_output, input, ("grad_output", "input"))
-    check_images("grad_output", grad_output, Geometry(*given).output(input.shape, weight_size))
+    names = ("input of shape", "weight_size")
+    check_gradient(Geometry(*given), input.shape, weight_size, grad_output, names, swapped="input")
     return new_images(grad_output, tuple(weight_size), result_dtype("grad_output", grad_output.dtype))
 
 

@@ -10,7 +10,7 @@ import torch
 from pycutlass.errors import ArgumentError
 from pycutlass.pytorch.shapes import check_bias
 
-__all__ = ["Geometry", "as_rows", "check_images", "is_product", "new_images", "spread", "takes_stride"]
+__all__ = ["Geometry", "as_rows", "check_gradient", "is_product", "new_images", "spread", "takes_stride"]
 
 _ACCESS = 16  # bytes that kernels of products copy at once
 _ALIGNED_BITS = 32  # what kernels for strides above 1 load at once, at the least
@@ -39,23 +39,35 @@ class Geometry:
         pairs = {name: tuple(int(each) for each in getattr(self, name)) for name in ("stride", "padding", "dilation")}
         return {**pairs, "groups": int(self.groups)}
 
-    def output(self, images: Any, filters: Any, bias: torch.Tensor | None = None, dtype: Any = None) -> tuple[Any, ...]:
+    def output(
+        self,
+        images: Any,
+        filters: Any,
+        bias: torch.Tensor | None = None,
+        dtype: Any = None,
+        names: tuple[str, str] = ("input of shape", "weight of shape"),
+    ) -> tuple[Any, ...]:
         """Return the shape of the convolution of images and filters of these shapes, to whose type a bias is added.
+
+        Messages call both by `names`.
 
         Raises
         ------
         ArgumentError
             Shapes that do not fit each other, or a filter that is larger than the padded images.
         """
-        for name, shape, order in (("input", images, "(N, C, H, W)"), ("weight", filters, "(K, C / groups, R, S)")):
+        orders = ("(N, C, H, W)", "(K, C / groups, R, S)")
+        for called, shape, order in zip(names, (images, filters), orders, strict=True):
+            name, _, what = called.partition(" of ")
             if len(shape) != 4:
-                raise ArgumentError(f"{name} must have four dimensions, {order}; got shape {tuple(shape)}")
+                got = f"{what} {tuple(shape)}".strip()
+                raise ArgumentError(f"{name} must have four dimensions, {order}; got {got}")
         self._check()
         n, channels = images[0], images[1]
         k, of_group = filters[0], filters[1]
         if channels != of_group * self.groups or k % self.groups != 0:
             raise ArgumentError(
-                f"input of shape {tuple(images)} and weight of shape {tuple(filters)} do not fit groups={self.groups}: "
+                f"{names[0]} {tuple(images)} and {names[1]} {tuple(filters)} do not fit groups={self.groups}: "
                 f"C must be {self.groups} times the weight's second extent, and K a multiple of {self.groups}"
             )
         extents = []
@@ -64,8 +76,8 @@ class Geometry:
             room = extent + 2 * padding - dilation * (taps - 1) - 1
             if room < 0:
                 raise ArgumentError(
-                    f"input of shape {tuple(images)} with padding={tuple(self.padding)} is smaller than weight of "
-                    f"shape {tuple(filters)} with dilation={tuple(self.dilation)}: pad the input"
+                    f"{names[0]} {tuple(images)} with padding={tuple(self.padding)} is smaller than {names[1]} "
+                    f"{tuple(filters)} with dilation={tuple(self.dilation)}: pad the input"
                 )
             extents.append(room // stride + 1)
         check_bias(bias, k, dtype)
@@ -81,10 +93,30 @@ class Geometry:
             raise ArgumentError(f"groups must be 1 or more, got {self.groups}")
 
 
-def check_images(name: str, tensor: torch.Tensor, shape: tuple[Any, ...]) -> None:
-    """Raise ArgumentError unless a tensor has a shape."""
-    if tuple(tensor.shape) != shape:
-        raise ArgumentError(f"{name} must be of {shape}, the output of such a convolution; got {tuple(tensor.shape)}")
+def check_gradient(
+    geometry: Geometry, images: Any, filters: Any, grad_output: torch.Tensor, names: tuple[str, str], swapped: str
+) -> None:
+    """Raise ArgumentError unless a gradient is that of the output of a convolution of these shapes.
+
+    `names` are those of both shapes, and `swapped` that of the operand that a gradient is often taken for.
+    """
+    given = tuple(grad_output.shape)
+    try:
+        shape = geometry.output(images, filters, names=names)
+        if given != shape:
+            raise ArgumentError(f"grad_output must be of {shape}, the output of such a convolution; got {given}")
+    except ArgumentError as error:
+        other = (given, filters, images) if swapped == "input" else (images, given, filters)
+        if _is_gradient(geometry, *other):
+            raise ArgumentError(f"{error}. The other way round they fit: swap {swapped} and grad_output") from None
+        raise
+
+
+def _is_gradient(geometry: Geometry, images: Any, filters: Any, grad_output: Any) -> bool:
+    try:
+        return geometry.output(images, filters) == tuple(grad_output)
+    except ArgumentError:
+        return False
 
 
 def new_images(like: torch.Tensor, shape: tuple[Any, ...], dtype: torch.dtype) -> torch.Tensor:

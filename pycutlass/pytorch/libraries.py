@@ -29,7 +29,7 @@ from pycutlass.pytorch.handles import fused
 from pycutlass.pytorch.images import Geometry, new_images
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.partitions import Partition, RegionModule, check_partitioned
-from pycutlass.pytorch.regions.plans import gpu_of, is_here, plan_of, sizes_of
+from pycutlass.pytorch.regions.plans import checked_extents, gpu_of, is_here, plan_of, sizes_of
 from pycutlass.pytorch.regions.region import Region
 from pycutlass.tuning.compiling import LocalCompiling
 from pycutlass.tuning.problems import problems_of
@@ -102,6 +102,7 @@ def build(
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"path must be a path, such as 'kernels.so', got {shown(path)}")
     check_directory(as_path("path", path), "the library")
+    rows = checked_extents(extents)
     regions = [each for each in partitioned.regions if each.kind != "grouped"]
     if not regions:
         raise ArgumentError(
@@ -109,7 +110,7 @@ def build(
             "groups run as they were in the model"
         )
     bound = sizes_of(partitioned.graph, partitioned.regions, sizes)
-    gpu, rows = gpu_of(chosen.sm), tuple(extents)
+    gpu = gpu_of(chosen.sm)
     plans: dict[str, Gemm | Conv2d] = {}
     for region in regions:
         _check_extents(region)

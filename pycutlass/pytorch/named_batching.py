@@ -104,8 +104,7 @@ def _scaled_mm(info: Any, axes: Any, *args: Any) -> tuple[Any, int]:
     )
     if axes[4] is None:
         return _scaled(a, b, scale_a, scale_b, bias, out_dtype), 0
-    wide = torch.float64 if mat_a.dtype is torch.float64 else torch.float32  # so that it is rounded once
-    made = _scaled(a, b, scale_a, scale_b, None, wide) + bias[:, None]
+    made = _scaled(a, b, scale_a, scale_b, None, torch.float32) + bias[:, None]  # so that it is rounded once
     return made.to(scaled_dtype(mat_a, out_dtype)), 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.plan.matmul import matmul
 from pycutlass.pytorch.operators import define, plain, without_gradient
 from pycutlass.pytorch.shapes import (
@@ -30,10 +30,10 @@ def _scaled_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
-    _check_stacks(mat_a, mat_b)
+    _check_operands(mat_a, mat_b)
     scales, out_dtype = (plain(scale_a), plain(scale_b)), scaled_dtype(mat_a, out_dtype)
     options = {"bias": plain(bias), "scales": scales, "out_dtype": out_dtype, "allow_copy": True}
-    return matmul(plain(mat_a), plain(mat_b), **options)
+    return matmul(*_with_whole_lines(plain(mat_a), plain(mat_b)), **options)
 
 
 def _fake(
@@ -45,17 +45,32 @@ def _fake(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    _check_stacks(mat_a, mat_b)
+    _check_operands(mat_a, mat_b)
     check_equal_types(mat_a, mat_b, ("mat_a", "mat_b"))
     shape = product_shape(mat_a, mat_b, ("mat_a", "mat_b"))
-    _check_scale("scale_a", "row of mat_a", scale_a, shape[:-1], -1, mat_a)
-    _check_scale("scale_b", "column of mat_b", scale_b, (*shape[:-2], shape[-1]), -2, mat_a)
+    _check_scale("scale_a", "row of mat_a", scale_a, shape[:-1], -1)
+    _check_scale("scale_b", "column of mat_b", scale_b, (*shape[:-2], shape[-1]), -2)
     check_bias(bias, shape[-1], scaled_dtype(mat_a, out_dtype))
     return mat_a.new_empty(shape, dtype=scaled_dtype(mat_a, out_dtype))
 
 
-def _check_stacks(mat_a: Tensor, mat_b: Tensor) -> None:
-    """Raise ArgumentError unless operands are matrices, or stacks of as many."""
+def _with_whole_lines(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return operands of which a single row, or column, has adjacent elements: no other one says how they lie."""
+    if a.shape[-2] == 1 and a.stride(-1) != 1:
+        a = a.contiguous()
+    if b.shape[-1] == 1 and b.stride(-2) != 1:
+        b = b.mT.contiguous().mT
+    return a, b
+
+
+def _check_operands(mat_a: Tensor, mat_b: Tensor) -> None:
+    """Raise ArgumentError unless operands have 8 bits, and are matrices, or stacks of as many."""
+    wide = next((each for each in (mat_a, mat_b) if each.dtype.itemsize > 1), None)
+    if wide is not None:
+        raise ArgumentTypeError(
+            f"mat_a and mat_b must be of 8 bits, such as torch.float8_e4m3fn or torch.int8, got {mat_a.dtype} and "
+            f"{mat_b.dtype}: convert them, or call torch.ops.pycutlass.matmul, and multiply its result by the scales"
+        )
     shapes = tuple(mat_a.shape), tuple(mat_b.shape)
     if tuple(map(len, shapes)) in ((2, 2), (3, 3)) and shapes[0][:-2] == shapes[1][:-2]:
         return
@@ -64,7 +79,7 @@ def _check_stacks(mat_a: Tensor, mat_b: Tensor) -> None:
     )
 
 
-def _check_scale(name: str, what: str, scale: Tensor, lines: tuple[Any, ...], axis: int, mat_a: Tensor) -> None:
+def _check_scale(name: str, what: str, scale: Tensor, lines: tuple[Any, ...], axis: int) -> None:
     """Raise ArgumentError unless a scale is one number, or has one for each line, of all matrices or of each.
 
     `axis` is where the result has one extent more.
@@ -75,8 +90,7 @@ def _check_scale(name: str, what: str, scale: Tensor, lines: tuple[Any, ...], ax
     if scale.numel() != 1 and shape not in allowed:
         listed = " or ".join(map(str, allowed))
         raise ArgumentError(f"{name} must be one number, or one for each {what}, of shape {listed}; got {shape}")
-    types = (torch.float32, torch.float16, torch.bfloat16, *((torch.float64,) if mat_a.dtype is torch.float64 else ()))
-    if scale.dtype not in types:
+    if scale.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise ArgumentError(f"{name} must be of float32, float16 or bfloat16, got {scale.dtype}: convert it")
 
 

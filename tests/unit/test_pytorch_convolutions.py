@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional, grad
 from torch_operators import ACTIVATIONS, numbers, ops, passes_opcheck
@@ -175,3 +176,20 @@ def test_there_may_be_no_images(dtype: torch.dtype, activation: str) -> None:
     assert made.shape == (0, 4, 6, 5)
     for gradient, each in zip(torch.autograd.grad(made.sum(), given), given, strict=True):
         torch.testing.assert_close(gradient, torch.zeros_like(each))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_swapped_operands_of_gradients_are_said(device: str) -> None:
+    x, weight, dy = (torch.ones(shape, device=device) for shape in ((1, 3, 5, 5), (4, 3, 3, 3), (1, 4, 3, 3)))
+    with pytest.raises(
+        ArgumentError, match=r"input of shape \(1, 4, 3, 3\) and weight_size \(4, 3, 3, 3\).* swap input"
+    ):
+        ops.conv2d_weight(dy, weight.shape, x)
+    with pytest.raises(
+        ArgumentError, match=r"input_size \(1, 3, 5, 5\) .* weight of shape \(1, 4, 3, 3\).* swap weight"
+    ):
+        ops.conv2d_input(x.shape, dy, weight)
+    with pytest.raises(ArgumentError, match=r"weight_size must have four dimensions, .*; got \(4, 3, 3\)$"):
+        ops.conv2d_weight(x, (4, 3, 3), dy)
+    with FakeTensorMode() as mode, pytest.raises(ArgumentError, match="swap input and grad_output"):
+        ops.conv2d_weight(mode.from_tensor(dy), weight.shape, mode.from_tensor(x))

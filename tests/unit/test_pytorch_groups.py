@@ -232,3 +232,11 @@ def test_gates_of_nothing(shapes: tuple[tuple[int, int], tuple[int, int]]) -> No
     wanted = functional.silu(functional.linear(*given[:2])) * functional.linear(given[0], given[2])
     torch.testing.assert_close(made, wanted)
     torch.testing.assert_close(torch.autograd.grad(made.sum(), given), torch.autograd.grad(wanted.sum(), given))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int32], ids=str)
+def test_scaled_mm_is_of_8_bits(dtype: torch.dtype, device: str) -> None:
+    a, one = torch.ones(16, 16, dtype=dtype, device=device), torch.ones((), device=device)
+    with pytest.raises(ArgumentTypeError, match=rf"must be of 8 bits, .* got {dtype} and .* call torch\S+matmul"):
+        ops.scaled_mm(a, a, one, one)

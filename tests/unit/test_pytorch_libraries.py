@@ -249,6 +249,18 @@ def test_extents_that_libraries_do_not_take_are_refused(built):
         pycutlass.pytorch.build(model)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_extents_are_positive_integers(built, dynamic):
+    x = torch.ones(16, 64, dtype=torch.float16)
+    model = pycutlass.pytorch.partition(nn.Linear(64, 64).half(), x, dynamic, {"sm": 80, "min_gain": 0})
+    for wrong in (0, -1, 1.5, "a", True, 2**40):
+        with pytest.raises(ArgumentError, match=rf"extents must be positive integers, .* got {wrong!r}: leave it out"):
+            pycutlass.pytorch.build(model, extents=[16, wrong])
+    for wrong in (5, "16", None):
+        with pytest.raises(ArgumentError, match=rf"extents must be a list .* got {wrong!r}: pass such as"):
+            pycutlass.pytorch.build(model, extents=wrong)
+
+
 def test_a_path_in_the_place_of_options_is_refused():
     with pytest.raises(ArgumentTypeError, match=r"options must be .* got 'some/kernels\.so': pass path="):
         pycutlass.pytorch.build(layers(), "some/kernels.so")

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch_operators import ACTIVATIONS, numbers
 
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.pytorch import Conv2d, GroupedLinear, Linear, SwiGLU, convert
+from pycutlass.pytorch import Conv2d, GroupedLinear, Linear, SwiGLU, convert, partition
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -224,6 +224,16 @@ def test_convert() -> None:
     assert calls == ["hook", "hook"]  # `first` is called twice
     again = convert(ours)
     assert again.replaced == () and list(again.left) == ["normed"]
+
+
+def test_what_is_partitioned_has_no_layers() -> None:
+    layer, x = nn.Linear(8, 8), torch.ones(4, 8)
+    made = partition(layer, x, options={"min_gain": 0})
+    with pytest.raises(ArgumentError, match=r"partitioned already, with 1 region in .* convert the model that was"):
+        convert(made)
+    done = convert(nn.Sequential(made, torch.export.export(layer, (x,)).module(), nn.Linear(8, 8)))
+    assert done.replaced == ("2",) and list(done.left) == ["0", "1"]
+    assert "Partition is partitioned already" in done.left["0"] and "GraphModule is a graph" in done.left["1"]
 
 
 def test_a_single_layer_is_converted() -> None:

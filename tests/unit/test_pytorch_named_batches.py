@@ -116,7 +116,8 @@ def test_groups_of_a_batch_have_gradients_and_casts() -> None:
 
 
 def scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None) -> Any:
-    return ops.scaled_mm(a, b, scale_a, scale_b, bias=bias)
+    narrow, scales = [each.to(torch.float8_e4m3fn) for each in (a, b)], (scale_a.float(), scale_b.float())
+    return ops.scaled_mm(*narrow, *scales, bias=None if bias is None else bias.float(), out_dtype=torch.float32)
 
 
 @pytest.mark.parametrize(

@@ -152,3 +152,55 @@ def test_pickles_are_refused_and_copies_are_not() -> None:
     other = copy.deepcopy(made)
     compared(model, other, x)
     assert other.regions == made.regions and other.left == made.left
+
+
+class _OneOtherwise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.layer(x)
+        return y if 2 * x.shape[0] > 3 else torch.relu(y)
+
+
+def test_a_model_that_treats_one_row_otherwise_refuses_one() -> None:
+    model = _OneOtherwise().eval()
+    made = partition(model, some(4, 8), dynamic=True, options=ALL)
+    for rows in (2, 3, 7):
+        compared(model, made, some(rows, 8))
+    with pytest.raises(
+        ArgumentError, match=r"axis 0 of x has 1 .* in line \d+ of test_pytorch_partition_state.*once more"
+    ):
+        made(some(1, 8))
+    single = partition(model, some(1, 8), dynamic=True, options=ALL)
+    compared(model, single, some(1, 8))
+    with pytest.raises(ArgumentError, match="2 or more of them: torch fixes 1"):
+        single(some(4, 8))
+    compared(model.layer, partition(model.layer, some(4, 8), dynamic=True, options=ALL), some(1, 8))
+
+
+@pytest.mark.parametrize("of_program", [False, True])
+def test_axes_of_one_are_dropped_where_an_extent_is_one(of_program: bool) -> None:
+    class Squeezed(_OneOtherwise):
+        def forward(self, x: Tensor) -> Any:
+            return torch.relu(self.layer(x).squeeze(0))
+
+    model, x, rows = Squeezed().eval(), some(4, 8), ({0: torch.export.Dim.AUTO},)
+    program = torch.export.export(model, (x,), dynamic_shapes=rows) if of_program else model
+    made = partition(program, *(() if of_program else (x, rows)), options=ALL)
+    for count in (1, 2, 5):
+        compared(model, made, some(count, 8))
+    assert "an extent that changes may be" in made.left["squeeze"]
+    fixed = partition(model, some(4, 8), options=ALL)
+    assert not fixed.left
+
+
+@pytest.mark.parametrize("dynamic", [True, ({0: torch.export.Dim.DYNAMIC},), ({0: torch.export.Dim("rows")},)], ids=str)
+def test_examples_may_be_parts_of_larger_tensors(dynamic: Any) -> None:
+    model, whole = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).double().eval(), some(20, 16)
+    parts = whole[:5, :8], whole[3:9, 1:9], whole[::2, :8], some(20, 8)[:5], some(8, 5).T, whole[:5, ::2]
+    for example in parts:
+        made = partition(model, example, dynamic, options=ALL)
+        for given in (*parts, some(1, 8)):
+            compared(model, made, given)

@@ -38,6 +38,18 @@ def _linear() -> nn.Module:
         (_linear(), X, {"inputs": {0: AUTO}}, "the inputs of Sequential are input: .* Did you mean input?"),
         (_linear(), X, "first", "dynamic='first' .* input (4, 8) float32: .* Pass True"),
         (_Sum(), (X, X), {"x": {0: AUTO}}, "dynamic={'x': .* x (4, 8) float32, y (4, 8) float32: .* with all inputs"),
+        (
+            _linear(),
+            X[:1],
+            {"input": {0: torch.export.Dim("n")}},
+            "input (1, 8) float32: .* pass inputs with 2 or more",
+        ),
+        (
+            _linear(),
+            X[:1],
+            {"input": {0: torch.export.Dim.DYNAMIC}},
+            "has an extent that torch fixes, .* with 2 or more",
+        ),
         (_linear(), X[:, :7], None, "input (4, 7) float32 .*in layer 1.0, Linear(in_features=8, .* inputs that"),
         (_linear(), X[:, :7], True, "input (4, 7) float32 .*in layer 1.0, Linear(in_features=8, .* inputs that"),
         (_linear(), (X, X), None, "forward(input), and the inputs are (4, 8) float32, (4, 8) float32: too many"),

@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.pytorch.regions.asked import of_one
 from pycutlass.pytorch.regions.guards import with_guards
 from pycutlass.pytorch.regions.members import norm_of
 from pycutlass.pytorch.regions.pointwise import name_of
@@ -58,7 +59,7 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
             "an ExportedProgram says itself which extents may change: pass dynamic_shapes to torch.export.export, and"
             " no dynamic to partition"
         )
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), of_one() as asked:
         warnings.simplefilter("ignore")  # of torch about torch
         program = model if isinstance(model, ExportedProgram) else _exported(model, example_inputs, dynamic)
         try:
@@ -69,7 +70,7 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
         if node.op == "call_function" and node.target is torch.ops.aten._assert_tensor_metadata.default:
             made.graph.erase_node(node)
     with_input_extents(made.graph)
-    with_guards(made)
+    with_guards(made, asked)
     found: GraphModule = made
     return found
 
@@ -101,10 +102,20 @@ def _exported(model: Any, example_inputs: Any, dynamic: Any) -> ExportedProgram:
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(f"model must be a torch.nn.Module or an ExportedProgram, got {shown(model)}")
     args, named = _inputs(example_inputs)
+    if dynamic is not None and dynamic is not False:
+        args, named = torch.utils._pytree.tree_map(_packed, (args, named))
     try:
         return torch.export.export(model, args, named, dynamic_shapes=_shapes(dynamic, model, args, named))
     except Exception as error:  # of any kind, since the model is the user's
         raise uncaptured(error, model, args, named, dynamic) from error
+
+
+def _packed(value: Any) -> Any:
+    """Return an example that lies packed, in the order of its axes: torch guards strides of part of a larger tensor."""
+    if type(value) not in (torch.Tensor, nn.Parameter) or value.layout is not torch.strided or 0 in value.stride():
+        return value
+    is_packed = torch.empty_like(value, device="meta").stride() == value.stride()
+    return value if is_packed else torch.empty_like(value, requires_grad=value.requires_grad)
 
 
 def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

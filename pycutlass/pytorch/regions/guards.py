@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,19 +25,21 @@ class InputGuards(nn.Module):
     ----------
     extents : tuple
         Of each input its name and its extents, None where they may change; None of what is no tensor.
+    asked : tuple
+        Of each input the axes on which the model asks for 1: axis, the extent that means 1, and where it asks.
     further : Module or None
         The check of torch.export, which raises AssertionError.
     """
 
     _is_impure = True  # nobody reads its result, and torch.fx is to keep its calls
 
-    def __init__(self, extents: tuple[Any, ...], further: nn.Module | None) -> None:
+    def __init__(self, extents: tuple[Any, ...], asked: tuple[Any, ...], further: nn.Module | None) -> None:
         super().__init__()
-        self.extents, self.further = extents, further
+        self.extents, self.asked, self.further = extents, asked, further
 
     def forward(self, *inputs: Any) -> None:
         """Raise ArgumentError for inputs that the model was not captured for."""
-        for known, given in zip(self.extents, inputs, strict=True):
+        for known, asked, given in zip(self.extents, self.asked, inputs, strict=True):
             if known is None:
                 continue
             name, extents = known
@@ -53,6 +56,13 @@ class InputGuards(nn.Module):
                         f"axis {axis} of {name} had {extent} elements when the model was partitioned, and now has "
                         f"{given.shape[axis]}: {_REMEDY}{of_one}"
                     )
+            for axis, extent, place in asked:
+                if given.shape[axis] == extent:
+                    raise ArgumentError(
+                        f"axis {axis} of {name} has {extent} elements, and the model, in {place}, computes something "
+                        f"else there than with the example that it was partitioned with: partition it once more with "
+                        f"an example that has {extent}, and call that one for such inputs"
+                    )
         if self.further is None:
             return
         try:
@@ -62,12 +72,21 @@ class InputGuards(nn.Module):
             raise ArgumentError(f"the model was partitioned for inputs with {condition}: {_REMEDY}") from None
 
 
-def with_guards(module: GraphModule) -> None:
-    """Let a captured model raise errors of ours for other inputs than it was captured for."""
+def with_guards(module: GraphModule, asked: Mapping[str, str]) -> None:
+    """Let a captured model raise errors of ours for other inputs than it was captured for.
+
+    Parameters
+    ----------
+    module : GraphModule
+        The captured model.
+    asked : mapping
+        Where the model asks whether a symbol is 1.
+    """
     known = [node for node in module.graph.nodes if node.op == "placeholder"]
     if not known:
         return
-    guards = InputGuards(tuple(map(_extents_of, known)), getattr(module, _NAME, None))
+    of_one = tuple(_asked_of(node, asked) for node in known)
+    guards = InputGuards(tuple(map(_extents_of, known)), of_one, getattr(module, _NAME, None))
     setattr(module, _NAME, guards)
     if guards.further is None:
         with module.graph.inserting_after(known[-1]):
@@ -79,3 +98,13 @@ def _extents_of(node: Any) -> tuple[str, tuple[int | None, ...]] | None:
     if not isinstance(value, torch.Tensor):
         return None
     return str(node.target), tuple(each if type(each) is int else None for each in value.shape)
+
+
+def _asked_of(node: Any, asked: Mapping[str, str]) -> tuple[tuple[int, int, str], ...]:
+    value, found = value_of(node), list[tuple[int, int, str]]()
+    extents: Any = value.shape if asked and isinstance(value, torch.Tensor) else ()
+    for axis, extent in enumerate(extents):
+        symbols = () if type(extent) is int else tuple(extent.node.expr.free_symbols)
+        if len(symbols) == 1 and str(symbols[0]) in asked:
+            found.append((axis, int(extent.node.expr.subs(symbols[0], 1)), asked[str(symbols[0])]))
+    return tuple(found)

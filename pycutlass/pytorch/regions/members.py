@@ -198,7 +198,7 @@ def _unlike_shapes(node: Node, product: Product, members: set[Node]) -> str:
     if not is_whole(product.kind, shape, product.shape):
         return f"is of shape {_shown(shape)}, which no longer has the rows and columns of the product"
     if name_of(node.target) in _VIEWS:
-        return ""
+        return "drops axes of 1, which an extent that changes may be" if _may_drop(node) else ""
     for each in tensors_of(node):
         value = value_of(each)
         if each in members:
@@ -215,6 +215,15 @@ def _unlike_shapes(node: Node, product: Product, members: set[Node]) -> str:
                 f"{_shown(shape)}"
             )
     return ""
+
+
+def _may_drop(node: Node) -> bool:
+    """Return whether it depends on an extent that changes how many axes a result has."""
+    if not name_of(node.target).startswith("squeeze"):
+        return False
+    shape = value_of(node.args[0]).shape
+    axes: Any = node.args[1] if len(node.args) > 1 else range(len(shape))
+    return any(type(shape[axis]) is not int for axis in ((axes,) if isinstance(axes, int) else axes))
 
 
 def _unlike_input(node: Node, product: Product) -> str:

@@ -14,7 +14,7 @@ from pycutlass import device
 from pycutlass.calls import shown, suggestion
 from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, PyCutlassError
-from pycutlass.integers import as_int
+from pycutlass.integers import as_int, items_of
 from pycutlass.operation import Operation
 from pycutlass.plan.building import build_for
 from pycutlass.plan.constants import present_or_named, usual_gpu
@@ -30,10 +30,20 @@ from pycutlass.pytorch.regions.region import Region, TensorForm, evaluated
 from pycutlass.spec import TensorSpec
 from pycutlass.trials import Database
 
-__all__ = ["compile_together", "database_of", "gpu_of", "inputs_of", "is_here", "plan_of", "sizes_of"]
+__all__ = [
+    "checked_extents",
+    "compile_together",
+    "database_of",
+    "gpu_of",
+    "inputs_of",
+    "is_here",
+    "plan_of",
+    "sizes_of",
+]
 
 _USUAL = 90  # the capability that is meant where there is no GPU and nothing says which
 _SEVERAL = 2  # where torch lets every symbol begin, though what it captures runs with 1 as well
+_MOST_EXTENTS, _LARGEST = 1000, 2**31 - 1  # of kernels for one library, and of what kernels count
 _UNBOUND = 1024  # of a symbol whose range has no end, and of which nothing else is known
 
 
@@ -175,6 +185,32 @@ def sizes_of(graph: Graph, regions: Iterable[Region], given: Any) -> dict[str, i
             raise ArgumentError(f"sizes[{name!r}] must be at least {least}{end}, got {number}")
         sizes[name] = number
     return sizes
+
+
+def checked_extents(given: Any) -> tuple[int, ...]:
+    """Return numbers of rows, or of images, that a library is to have kernels for.
+
+    Raises
+    ------
+    ArgumentError
+        No list, or something else than positive integers.
+    """
+    items = None if isinstance(given, str | bytes) else items_of(given, _MOST_EXTENTS)
+    if items is None:
+        raise ArgumentError(
+            f"extents must be a list of at most {_MOST_EXTENTS:,} numbers of rows, or of images, got {shown(given)}: "
+            f"pass such as [16, 256]"
+        )
+    found = []
+    for each in items:
+        number = as_int(each)
+        if number is None or not 1 <= number <= _LARGEST:
+            raise ArgumentError(
+                f"extents must be positive integers, from 1 to {_LARGEST:,}, got {shown(each)}: leave it out, since "
+                f"numbers of rows, or of images, without a kernel of their own have that of the next one"
+            )
+        found.append(number)
+    return tuple(found)
 
 
 def _hints(graph: Graph) -> dict[str, int]:

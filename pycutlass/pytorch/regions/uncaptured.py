@@ -22,6 +22,9 @@ _BREAKS = "torch.compile(model, backend='pycutlass') takes models whose graph br
 #: Where torch's texts turn to its own settings and pages.
 _BOILERPLATE = re.compile(r"\.?\s*(\n\n|For more information|To register a custom|Alternatively, you could)")
 
+#: Lines of torch about extents that it has found to be fixed.
+_CONFLICT = re.compile(r"^\s*- (.*(?:constant|specialized).*)$", re.MULTILINE)
+
 
 def uncaptured(
     error: Exception, model: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any], dynamic: Any
@@ -52,6 +55,12 @@ def uncaptured(
     if unknown:
         return _no_inputs(unknown, list(given), kind)
     said, layer = _BOILERPLATE.split(str(error))[0].strip().rstrip("."), _layer_of(error, model)
+    inferred = [each.partition(". If you")[0].strip(". ") for each in _CONFLICT.findall(str(error))]
+    if layer is None and inferred and any(0 in shape or 1 in shape for shape in _shapes_of(args, named)):
+        return ArgumentError(
+            f"dynamic={shown(dynamic)} has an extent that torch fixes, in {kind} with {inputs}: {'; '.join(inferred)}. "
+            f"torch fixes extents of 0 and 1: pass inputs with 2 or more along each axis that changes"
+        )
     if layer is None and not (dynamic is None or isinstance(dynamic, bool)):
         return ArgumentError(
             f"dynamic={shown(dynamic)} cannot be the dynamic_shapes of {kind} with {inputs}: {said}. Pass True for the "
@@ -63,6 +72,11 @@ def uncaptured(
         f"torch.export cannot capture {kind} with {inputs} as one graph: {where}{said or type(error).__name__}. Pass "
         f"inputs that the model itself can be called with; {_BREAKS}"
     )
+
+
+def _shapes_of(*given: Any) -> list[tuple[int, ...]]:
+    leaves = torch.utils._pytree.tree_leaves(given)
+    return [tuple(each.shape) for each in leaves if isinstance(each, torch.Tensor)]
 
 
 def _no_inputs(unknown: list[str], known: list[str], kind: str) -> PyCutlassError:
