@@ -34,6 +34,11 @@ _ABOUT = (
 )
 
 
+_ABOUT_OPERATORS = (
+    "Host microseconds of an operator of torch that calls a plan. How long models take to compile was not measured."
+)
+
+
 def first_call(backend: str, tokens: int, caches: Path, *, place: str = "cuda", scale: int = 1, **more: str) -> float:
     """Return the seconds of the first call in a new process.
 
@@ -118,7 +123,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = options(__doc__, PARTS)
     chosen = parser.parse_args(argv)
     device.require()
-    report = Report("compiling", "Compiling models", _ABOUT, chosen.out, quick=chosen.quick)
+    about = _ABOUT if "compile" in chosen.only else _ABOUT_OPERATORS
+    report = Report("compiling", "Compiling models", about, chosen.out, quick=chosen.quick)
     if "operators" in chosen.only:
         with report.part("operators"):
             operators(report, 15 if chosen.quick else 151)
