@@ -32,8 +32,6 @@ _ABOUT = (
     "of its own with a CUDA context. Kernels of PyCUTLASS are compiled before; *cold* is with empty caches of Inductor "
     "and Triton, *warm* a second process. And host microseconds of an operator of torch that calls a plan."
 )
-
-
 _ABOUT_OPERATORS = (
     "Host microseconds of an operator of torch that calls a plan. How long models take to compile was not measured."
 )

@@ -1,7 +1,6 @@
 #include "torch_dispatch.h"
 
 #include <dlfcn.h>
-#include <pybind11/pybind11.h>
 
 #include <cstring>
 #include <memory>
@@ -42,7 +41,8 @@ TorchDispatch::Keys TorchDispatch::keys() {
   return found;
 }
 
-/// In a thread of its own, as TorchImpl::search, since modes may be on in this one.
+/// In a thread of its own, as TorchImpl::search, since modes may be on in this one. That thread imports nothing: who
+/// imports us waits for it, and may have the lock of a module.
 bool TorchDispatch::find() {
   if (found_) return true;
   library_ = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -51,21 +51,25 @@ bool TorchDispatch::find() {
                        look_up(torch, "_ZN2at12hasCallbacksEv", has_callbacks_);
   if (!has_all) return false;
   auto is_found = std::make_shared<bool>(false);
-  py::cpp_function const look([is_found] {
+  py::object const module = py::module_::import("torch");
+  py::cpp_function const look([is_found, module] {
     try {
-      *is_found = is_there();
+      *is_found = is_there(module);
     } catch (py::error_already_set const&) {  // not this torch
     }
   });
   py::object const thread = py::module_::import("threading").attr("Thread")(py::arg("target") = look);
-  thread.attr("start")();
-  thread.attr("join")();
+  try {
+    thread.attr("start")();
+    thread.attr("join")();
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_RuntimeError)) throw;  // no more threads: the dispatcher is called each time
+  }
   return found_ = *is_found;
 }
 
 /// Whether what is read changes as it should where keys are added and left out.
-bool TorchDispatch::is_there() {
-  py::module_ const torch = py::module_::import("torch");
+bool TorchDispatch::is_there(py::object const& torch) {
   py::object const c = torch.attr("_C"), key = c.attr("DispatchKey").attr("FuncTorchDynamicLayerFrontMode");
   py::object const set = c.attr("DispatchKeySet")(key);
   uint64_t const bit = set.attr("raw_repr")().cast<uint64_t>();

@@ -1,6 +1,8 @@
 // Whether torch's dispatcher has nothing to do for a call but to find what computes it.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <cstdint>
 
 namespace pycutlass {
@@ -21,7 +23,7 @@ class TorchDispatch {
   };
 
   static Keys keys();
-  static bool is_there();
+  static bool is_there(pybind11::object const& torch);
 
   inline static Keys in_inference_mode_{};
   inline static bool found_ = false;
