@@ -35,7 +35,7 @@ def of_one() -> Iterator[dict[str, str]]:
             frame = sys._getframe(1)
             path = frame.f_code.co_filename
             if threading.get_ident() == thread and (path.startswith(_LAYERS) or not path.startswith(_TORCH)):
-                expression = getattr(self.node, "expr", None)  # constants have none
+                expression: Any = getattr(self.node, "expr", None)  # constants have none
                 for symbol in getattr(expression, "free_symbols", ()):
                     if expression.subs(symbol, 1) == (not answer):
                         found.setdefault(str(symbol), f"line {frame.f_lineno} of {Path(path).name}")
