@@ -7,18 +7,29 @@ Kernels are built in parallel on all cores while others run, on all GPUs. The en
 file of counts and failures, which tools/gpu_results.py puts into docs/gpu-results.md. A case is named
 SEED:KERNEL:PROBLEM, and --case runs it again: the same as long as the rules of descriptions are the same, which is why
 a failure is printed with its description as well. With --dry no GPU is needed: the cases, smaller ones, go through the
-host's reference.
+host's reference. Builders keep what they make where PYCUTLASS_CACHE_DIR names a cache.
+
+Compiling takes most of the time, which a machine without a GPU can do before, for an H100 or H200:
+
+    python -m tools.fuzz --seed 1 --family "gemm hopper" --kernels 100 --minutes 60 --build kernels.zip
+    python -m tools.fuzz --seed 1 --family "gemm hopper" --bundle kernels.zip --out results
+
+Seed, families, problems and code have to be the same. Kernels that are not in the bundle are passed over.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from pycutlass import compiler, device
+from tools.fuzz import bundles
+from tools.fuzz.bundling import Bundling
+from tools.fuzz.cases import needed
 from tools.fuzz.kernels import FAMILIES, draw_kernel
 from tools.fuzz.processes import run_number
 from tools.fuzz.session import Options, Session
@@ -31,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = _options().parse_args(argv)
     if given.case:
         return _run_again(given)
-    gpus = [] if given.dry else _gpus()
+    gpus = [] if given.dry or given.build else _gpus()
     options = Options(
         seed=given.seed,
         families=tuple(given.family or ()),
@@ -41,12 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         target=device.describe(0).target if gpus else given.target,
         compiles=not given.no_compile,
         builders=given.builders,
-        runners=given.runners,
+        runners=0 if given.build else given.runners,
         most_kernels=given.kernels,
+        bundle=given.bundle,
     )
     if gpus and given.no_compile:
         raise SystemExit("--no-compile is for --dry: a GPU needs kernels")
-    session = Session(options)
+    if given.build:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # which ends a run as Ctrl-C does
+    session = Bundling(options, file=given.build) if given.build else Session(options)
     session.run()
     session.show()
     if given.out:
@@ -66,8 +80,11 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--problems", type=int, default=5, help="of each kernel (%(default)s)")
     parser.add_argument("--kernels", type=int, help="stop after so many")
     parser.add_argument("--dry", action="store_true", help="run on the host, by the reference")
-    parser.add_argument("--no-compile", action="store_true", help="with --dry: build nothing")
-    parser.add_argument("--target", default="sm_90", help="what --dry builds for (%(default)s)")
+    kernels = parser.add_mutually_exclusive_group()
+    kernels.add_argument("--no-compile", action="store_true", help="with --dry: build nothing")
+    kernels.add_argument("--build", type=Path, metavar="FILE", help="only compile, and write the kernels to a bundle")
+    kernels.add_argument("--bundle", type=Path, metavar="FILE", help="take kernels from a bundle, and compile none")
+    parser.add_argument("--target", default="sm_90", help="what --dry and --build build for (%(default)s)")
     parser.add_argument("--builders", type=int, default=len(os.sched_getaffinity(0)), help="compilers at once")
     parser.add_argument("--runners", type=int, default=3, help="processes for each GPU (%(default)s)")
     parser.add_argument("--commit", default="", help="what is tested, for a copy of a checkout")
@@ -86,10 +103,13 @@ def _run_again(given: argparse.Namespace) -> int:
     kernel = draw_kernel(seed, index, tuple(given.family or ()))
     print(kernel.family, kernel.operation, *([kernel.reduction] if kernel.reduction else []), sep="\n")
     on_gpu = not given.dry and device.available()
+    numbers = problem or range(given.problems)
+    if given.bundle:
+        bundles.take(given.bundle)
     if on_gpu or not given.no_compile:
-        compiler.add_module(kernel.operations, target=None if on_gpu else given.target)
+        compiler.add_module(needed(kernel, numbers), target=None if on_gpu else given.target)
     bad = 0
-    for number in problem or range(given.problems):
+    for number in numbers:
         refusals, mode, outcome = run_number(kernel, number, on_gpu=on_gpu)
         print(f"{seed}:{index}:{number} {mode}: {outcome.verdict} {outcome.reason}\n  {outcome.problem}")
         print(*(f"  refused: {reason}" for reason in refusals), sep="\n", end="\n" if refusals else "")

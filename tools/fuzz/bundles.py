@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pycutlass
 from pycutlass.cache import KernelCache
 
-__all__ = ["build", "take"]
+__all__ = ["Content", "build", "hide_compilers", "take", "unpack"]
+
+_MOST_IN_A_ROW = 500  # kernels that a bundle lacks, behind which it is not of this seed, or there are no more in it
+
+
+class Content:
+    """What a bundle has, by the names of kernels, and what of it has been asked for."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self._unmet = set(self._names)
+        self._missing = 0
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Return whether all of some kernels are there."""
+        asked = set(names)
+        found = asked <= self._names
+        self._unmet -= asked if found else set()
+        self._missing = 0 if found else self._missing + 1
+        return found
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether everything has been asked for, or many in a row that are not there."""
+        return not self._unmet or self._missing >= _MOST_IN_A_ROW
 
 
 def build(operations: Sequence[Any], bundle: Path) -> list[str]:
@@ -30,10 +54,20 @@ def build(operations: Sequence[Any], bundle: Path) -> list[str]:
 
 
 def take(bundle: Path) -> None:
-    """Take in the kernels of `bundle`, and compile none from now on.
-
-    What other compilers made is found where there are none, so that g++ is hidden from this process.
-    """
+    """Take in the kernels of `bundle`, and compile none from now on."""
     KernelCache().import_(bundle)
+    hide_compilers()
+
+
+def unpack(bundle: Path, directory: Path) -> Content:
+    """Take the kernels of `bundle` into the cache of a directory, and return which they are."""
+    cache = KernelCache(directory)
+    taken = cache.import_(bundle)
+    keys = {*taken.added, *taken.present}
+    return Content(entry.name for entry in cache.entries() if entry.key in keys)
+
+
+def hide_compilers() -> None:
+    """Hide g++ from this process, to which the cache then gives what other compilers made, too."""
     os.environ["PATH"] = ""
     os.environ.pop("CXX", None)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import pycutlass
 from pycutlass import cutlass
+from pycutlass.errors import DescriptionError
 from tools.fuzz.conv_cases import ConvProblem, draw_conv, launch_conv
 from tools.fuzz.gemm_cases import GemmProblem, draw_gemm, launch_gemm
 from tools.fuzz.group_cases import GroupProblem, draw_group, launch_group
 from tools.fuzz.kernels import Kernel
 from tools.fuzz.outcome import Outcome, judge, refused
 
-__all__ = ["Case", "draw_case", "run_case"]
+__all__ = ["Case", "draw_case", "needed", "parts", "run_case"]
 
 Problem = GemmProblem | GroupProblem | ConvProblem
 
@@ -53,12 +55,25 @@ def draw_case(kernel: Kernel, number: int, attempt: int = 0, *, small: bool = Fa
     if isinstance(operation, pycutlass.GemmOperationGrouped):
         problem = draw_group(random, operation, small=small)
     else:
-        modes = _modes(kernel)
+        modes = _modes(kernel, attempt)
         is_conv = isinstance(operation, pycutlass.Conv2dOperation)
         mode = random.choice(modes)
         functor = (kernel.reduction if mode == "parallel" else operation).epilogue_functor
         problem = (draw_conv if is_conv else draw_gemm)(random, operation, functor, [mode], small=small)
     return Case(kernel, number, attempt, problem)
+
+
+def needed(kernel: Kernel, numbers: Iterable[int]) -> list[Any]:
+    """Return what has to be compiled for problems of these `numbers`."""
+    operations = list(kernel.operations)
+    if _has_own_arrays(kernel) and any(draw_case(kernel, number).mode == "array" for number in numbers):
+        operations.append(kernel.operation.array)
+    return operations
+
+
+def parts(operations: Sequence[Any]) -> list[Any]:
+    """Return each kernel that is compiled for operations, such as those of partial sums beside a reduction."""
+    return [part for operation in operations for part in operation.parts(operations)]
 
 
 def run_case(case: Case, device: str) -> Outcome:
@@ -80,17 +95,31 @@ def run_case(case: Case, device: str) -> Outcome:
     return Outcome("wrong" if wrong else "right", repr(problem), wrong)
 
 
-def _modes(kernel: Kernel) -> list[str]:
+def _modes(kernel: Kernel, attempt: int) -> list[str]:
     """Return how a kernel may be launched, the interesting ways more often."""
     operation = kernel.operation
     if isinstance(operation, pycutlass.Conv2dOperation):
         modes = ["conv", "conv"] + (["serial"] if operation.splits_k and not _narrow(operation) else [])
         return modes + (["parallel", "parallel"] if kernel.reduction is not None else [])
-    has_arrays = cutlass.gemm.Mode.Array in operation.family.modes
-    if not has_arrays or operation.swizzling_functor is cutlass.ThreadblockSwizzleStreamK:
-        return ["gemm", "gemm", "gemm", "batched"]
-    modes = ["gemm", "gemm", "gemm", "batched", "array"] + ([] if _narrow(operation) else ["serial"])
+    modes = ["gemm", "gemm", "gemm", "batched"]
+    if cutlass.gemm.Mode.Array not in operation.family.modes or operation.is_stream_k:
+        return modes
+    # Whether a kernel of its own is needed for arrays must be known before any problem is refused.
+    if not operation.is_sm90 or (not attempt and _has_own_arrays(kernel)):
+        modes.append("array")
+    modes += [] if _narrow(operation) else ["serial"]
     return modes + (["parallel"] * 3 if kernel.reduction is not None else [])
+
+
+def _has_own_arrays(kernel: Kernel) -> bool:
+    """Return whether another kernel runs in ``Mode.Array``: of a Hopper-native GEMM, where there is one."""
+    operation = kernel.operation
+    if not isinstance(operation, pycutlass.GemmOperationUniversal) or not operation.is_sm90:
+        return False
+    try:
+        return operation.array is not operation
+    except DescriptionError:
+        return False
 
 
 def _narrow(operation: Any) -> bool:

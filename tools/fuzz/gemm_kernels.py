@@ -201,10 +201,11 @@ def grouped_hopper(random: Random) -> Any:
 
 
 def reduction(random: Random, operation: Any) -> Any:
-    """Return what adds up partial sums of `operation`."""
+    """Return what adds up partial sums of `operation`: of Hopper-native ones to D's type, or there are no such sums."""
     accumulator = operation.tile_description.math_instruction.element_accumulator
-    output = operation.C.element if random.random() < 0.6 else random.choice(_OUTPUTS[accumulator])
-    C = TensorDescription(output, operation.C.layout, operation.C.alignment)
+    D = getattr(operation, "D", operation.C)
+    output = D.element if operation.is_sm90 or random.random() < 0.6 else random.choice(_OUTPUTS[accumulator])
+    C = TensorDescription(output, D.layout, D.alignment)
     count = random.choice([count for count in (1, 2, 4, 8, 16) if count <= C.alignment])
     columns = 32 * count * random.choice((1, 1, 2, 4))
     shape = cutlass.MatrixCoord(random.choice((1, 2, 4, 8)), columns)

@@ -11,10 +11,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import connection
-from pathlib import Path
 from typing import Any
 
-from tools.fuzz.cases import draw_case, run_case
+from pycutlass.errors import NotCompiledError
+from tools.fuzz import bundles
+from tools.fuzz.cases import draw_case, needed, parts, run_case
 from tools.fuzz.kernels import Kernel, draw_kernel
 from tools.fuzz.outcome import Outcome
 
@@ -100,38 +101,49 @@ class Pool:
 # What builders do
 
 
-def build(link: Any, seed: int, families: Sequence[str], target: str | None, directory: str) -> None:
-    """Compile the kernels whose numbers arrive, in a cache of this process's own, and send back what was made."""
+def build(
+    link: Any,
+    seed: int,
+    families: Sequence[str],
+    problems: int,
+    target: str | None,
+    directory: str,
+    only_finds: bool = False,
+) -> None:
+    """Compile the kernels whose numbers arrive, in the cache `directory`, and send back what was made.
+
+    One that `only_finds` looks for them in the cache, whoever compiled them, and sends None where they are not there.
+    """
     logging.getLogger("pycutlass").setLevel(logging.ERROR)  # spills of tiles that nobody would choose
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "PYCUTLASS_JOBS": "1", "PYCUTLASS_CACHE_DIR": directory}
-    Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if only_finds:
+        os.environ["PYCUTLASS_NO_COMPILE"] = "1"
+        bundles.hide_compilers()
     os.nice(5)  # those that run cases come first: they are few, and what they do not run was built in vain
     with contextlib.suppress(KeyboardInterrupt, EOFError):
         while True:
             index = link.recv()
             try:
                 kernel = draw_kernel(seed, index, families)
-                link.send((index, _built(kernel, target), ""))
-            except Exception:
-                link.send((index, [], traceback.format_exc()))
+                link.send((index, _built(kernel, problems, target), ""))
+            except Exception as error:
+                passed_over = only_finds and isinstance(error, NotCompiledError)
+                link.send((index, None, "") if passed_over else (index, [], traceback.format_exc()))
     os._exit(0)  # at once: what other libraries do at exit takes seconds, and may be interrupted once more
 
 
-def _built(kernel: Kernel, target: str | None) -> list[Any]:
+def _built(kernel: Kernel, problems: int, target: str | None) -> list[Any]:
     from pycutlass import compiler
 
-    compiler.add_module(kernel.operations, target=target)
-    return [artifact for part in _parts(kernel) for artifact in part.artifacts.values()]
+    operations = needed(kernel, range(problems))
+    compiler.add_module(operations, target=target)
+    return [artifact for part in parts(operations) for artifact in part.artifacts.values()]
 
 
-def _parts(kernel: Kernel) -> list[Any]:
-    return [part for operation in kernel.operations for part in operation.parts(kernel.operations)]
-
-
-def give_artifacts(kernel: Kernel, artifacts: Iterable[Any]) -> None:
-    """Hand over what another process has compiled."""
+def give_artifacts(kernel: Kernel, artifacts: Iterable[Any], problems: int) -> None:
+    """Hand over what another process has compiled for the first `problems` of a kernel."""
     by_name = {artifact.name: artifact for artifact in artifacts}
-    for part in _parts(kernel):
+    for part in parts(needed(kernel, range(problems))):
         artifact = by_name.get(part.procedural_name())
         if artifact is not None:
             part.artifacts[artifact.target] = artifact
@@ -140,7 +152,7 @@ def give_artifacts(kernel: Kernel, artifacts: Iterable[Any]) -> None:
 # What runners do
 
 
-def run(link: Any, seed: int, families: Sequence[str], gpu: str | None, problems: int) -> None:
+def run(link: Any, seed: int, families: Sequence[str], problems: int, gpu: str | None) -> None:
     """Run the cases of the kernels that arrive; `gpu` is None for the host."""
     logging.getLogger("pycutlass").setLevel(logging.ERROR)
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu or ""
@@ -150,7 +162,7 @@ def run(link: Any, seed: int, families: Sequence[str], gpu: str | None, problems
         while True:
             index, artifacts, first = link.recv()
             kernel = draw_kernel(seed, index, families)
-            give_artifacts(kernel, artifacts)
+            give_artifacts(kernel, artifacts, problems)
             for number in range(first, problems):
                 link.send(("begun", index, number))
                 refusals, mode, outcome = run_number(kernel, number, on_gpu=gpu is not None)

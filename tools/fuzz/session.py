@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections import deque
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import common
+from pycutlass import config
+from tools.fuzz import bundles
+from tools.fuzz.cases import needed, parts
 from tools.fuzz.kernels import ExhaustedError, Kernel, draw_kernel
 from tools.fuzz.outcome import Outcome
 from tools.fuzz.processes import Member, Pool, build, run
@@ -18,11 +22,13 @@ from tools.fuzz.tally import Tally, code_digest, table
 
 __all__ = ["Options", "Session"]
 
-_BUILD_LIMIT = 240.0  # seconds; a kernel that takes longer is a failure
+_BUILD_LIMIT = 240.0  # seconds, of each that is compiled for a kernel; what takes longer is a failure
 _CASE_LIMIT = 60.0
 _START_LIMIT = 180.0  # for a runner: imports, and the GPU's context
 _MOST_DEAD_STARTS = 5  # runners that die before their first case, one after the other
 _MOST_WAITING = 200  # kernels that are built and not yet run, beyond which none are built
+_MOST_FINDERS = 4  # processes that look for kernels, of which each finds dozens in a second
+_MOST_PASSED_OVER = 50  # kernels at once that a bundle lacks, before others are listened to
 _SHOWN_FAILURES = 20
 _TICK = 0.05
 
@@ -41,6 +47,7 @@ class Options:
     runners: int
     most_kernels: int | None = None
     families: tuple[str, ...] = ()
+    bundle: Path | None = None
 
 
 @dataclass
@@ -69,23 +76,35 @@ class Session:
         self._dead_starts, self._told = 0, self._begun
         options = self.options
         with tempfile.TemporaryDirectory(prefix="pycutlass-fuzz-", ignore_cleanup_errors=True) as directory:
-            count = options.builders if options.compiles else 0
-            each = (
-                (options.seed, options.families, options.target, str(Path(directory) / str(n))) for n in range(count)
-            )
-            places: list[str | None] = [gpu for gpu in options.gpus for _ in range(options.runners)]
-            places = places or [None] * options.runners
-            self._builders = Pool(build, each)
-            self._runners = Pool(run, ((options.seed, options.families, place, options.problems) for place in places))
-            for runner in self._runners.members:
-                runner.task = "starting"
+            named = os.environ.get("PYCUTLASS_CACHE_DIR")
+            self._cache = config.cache_directory() if named else Path(directory)
+            self._content = bundles.unpack(options.bundle, self._cache) if options.bundle else None
+            self._start()
             try:
                 while not self._finished():
                     self._step()
             finally:
                 self._end_builders()
                 self._runners.end()
-        self.seconds = time.monotonic() - self._begun
+                self.seconds = time.monotonic() - self._begun
+                self._keep()
+
+    def _start(self) -> None:
+        """Start the processes."""
+        options = self.options
+        what = (options.seed, options.families, options.problems)
+        count = options.builders if options.compiles else 0
+        count = min(count, _MOST_FINDERS) if options.bundle else count
+        where = (options.target, str(self._cache), options.bundle is not None)
+        places: list[str | None] = [gpu for gpu in options.gpus for _ in range(options.runners)]
+        places = places or [None] * options.runners
+        self._builders = Pool(build, [(*what, *where)] * count)
+        self._runners = Pool(run, ((*what, place) for place in places))
+        for runner in self._runners.members:
+            runner.task = "starting"
+
+    def _keep(self) -> None:
+        """Keep what was built, before the cache that it is in may go."""
 
     # Time
 
@@ -98,6 +117,8 @@ class Session:
         """Whether there is time for another kernel."""
         most = self.options.most_kernels
         margin = min(45.0, 0.15 * self.options.seconds)
+        if self._content is not None and self._content.is_exhausted:
+            return False
         return self._left > margin and (most is None or len(self._names) < most)
 
     def _finished(self) -> bool:
@@ -135,7 +156,20 @@ class Session:
                 builder.give(kernel, kernel.index)
 
     def _next_kernel(self) -> Kernel | None:
-        """Return the next kernel that there has not been."""
+        """Return the next kernel that there has not been; of a bundle, the next that is in it."""
+        for _ in range(_MOST_PASSED_OVER):
+            kernel = self._draw() if self._draws else None
+            if kernel is None or self._content is None or self._content.has(self._compiled(kernel)):
+                return kernel
+            self.tally.count(kernel.family, "passed over")
+        return None
+
+    def _compiled(self, kernel: Kernel) -> list[str]:
+        """Return the names of all that is compiled for a kernel."""
+        return [part.procedural_name() for part in parts(needed(kernel, range(self.options.problems)))]
+
+    def _draw(self) -> Kernel | None:
+        """Return the next kernel, unless there has been an equal one."""
         index, self._index = self._index, self._index + 1
         try:
             kernel = draw_kernel(self.options.seed, index, self.options.families)
@@ -159,6 +193,8 @@ class Session:
         builder.task = None
         if error:
             self._fail_build(kernel, error)
+        elif artifacts is None:
+            self.tally.count(kernel.family, "passed over")
         else:
             self._accept(kernel, artifacts)
 
@@ -223,8 +259,11 @@ class Session:
     def _end_late(self) -> None:
         now = time.monotonic()
         for builder in self._builders.members:
-            if builder.task is not None and now - builder.since > _BUILD_LIMIT:
-                self._fail_build(builder.task, f"it was not built after {_BUILD_LIMIT:.0f} s")
+            if builder.task is None or now - builder.since <= _BUILD_LIMIT:
+                continue
+            limit = _BUILD_LIMIT * len(self._compiled(builder.task))
+            if now - builder.since > limit:
+                self._fail_build(builder.task, f"it was not built after {limit:.0f} s")
                 builder.restart()
         for runner in self._runners.members:
             limit = _START_LIMIT if runner.task == "starting" else _CASE_LIMIT
@@ -243,7 +282,11 @@ class Session:
     @property
     def well(self) -> bool:
         """Whether nothing was found, something was run, and no family was left out."""
-        return not self.tally.failures and self.tally.total("cases") > 0 and not self.tally.idle()
+        return not self.tally.failures and self.tally.total("cases") > 0 and not self._idle
+
+    @property
+    def _idle(self) -> list[str]:
+        return self.tally.idle()
 
     def show(self) -> None:
         """Print failures, refusals, and last the table."""
@@ -253,12 +296,17 @@ class Session:
             print(*(f"  {name}: {text}" for name, text in failure.items() if name not in ("case", "kind")), sep="\n")
         if len(self.tally.failures) > _SHOWN_FAILURES:
             print(f"\nand {len(self.tally.failures) - _SHOWN_FAILURES} failures more")
-        for name in self.tally.idle():
+        for name in self._idle:
             print(f"\n{name}: every problem was refused")
-        where = f"{len(self.options.gpus)} GPUs" if self.options.gpus else "the host's reference"
-        print(f"\nseed {self.options.seed}, {self.seconds:.0f} s, {where}, code {code_digest()}")
+        if passed_over := self.tally.total("passed over"):
+            print(f"\n{passed_over} kernels were passed over, which {self.options.bundle} lacks")
+        print(f"\nseed {self.options.seed}, {self.seconds:.0f} s, {self._where}, code {code_digest()}")
         print(", ".join(f"{mode} {count}" for mode, count in sorted(self.tally.modes.items())))
         print(*table(self.tally.families), sep="\n", flush=True)
+
+    @property
+    def _where(self) -> str:
+        return f"{len(self.options.gpus)} GPUs" if self.options.gpus else "the host's reference"
 
     def write(self, out: Path, commit: str = "") -> Path:
         """Write the counts and failures as JSON, and return where."""

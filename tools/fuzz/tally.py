@@ -24,7 +24,8 @@ _NO_PART = tuple(
 _SUFFIXES = (".py", ".h", ".cpp", ".map")
 
 #: Columns of the table. "refused" are problems that our own arguments refused; "redrawn" descriptions, likewise.
-COUNTS = ("kernels", "cases", "wrong", "failed", "not built", "refused", "redrawn", "unfinished")
+#: Kernels are "passed over" that a bundle lacks.
+COUNTS = ("kernels", "cases", "wrong", "failed", "not built", "refused", "redrawn", "unfinished", "passed over")
 
 
 class Tally:
