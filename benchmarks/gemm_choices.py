@@ -32,10 +32,13 @@ TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
     (KernelSchedule.Pingpong, (64, 128, 64), (2, 1)),
     (KernelSchedule.Pingpong, (64, 128, 128), (1, 1)),
     (KernelSchedule.Pingpong, (128, 128, 64), (2, 1)),
+    (KernelSchedule.Cooperative, (128, 160, 64), (1, 1)),
     (KernelSchedule.Cooperative, (128, 160, 64), (2, 1)),
+    (KernelSchedule.Cooperative, (128, 176, 64), (1, 1)),
     (KernelSchedule.Cooperative, (128, 192, 64), (2, 1)),
     (KernelSchedule.Pingpong, (192, 96, 64), (1, 1)),
     (KernelSchedule.Pingpong, (128, 160, 64), (2, 1)),
+    (KernelSchedule.Cooperative, (128, 256, 64), (1, 1)),
     (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
     (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),
 )
@@ -50,6 +53,7 @@ SPLIT_TILES: tuple[tuple[Size, tuple[int, int]], ...] = (
 #: Those whose partial sums another kernel adds up.
 PARALLEL_TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
     (KernelSchedule.Pingpong, (64, 128, 64), (1, 1)),
+    (KernelSchedule.Pingpong, (128, 128, 64), (1, 1)),
     (KernelSchedule.Pingpong, (128, 128, 64), (2, 1)),
     (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
     (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),

@@ -1,6 +1,7 @@
 #include "known_products.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "bindings.h"
@@ -11,12 +12,12 @@ namespace py = pybind11;
 namespace pycutlass {
 namespace {
 
-/// Whether two options are the same object, or numbers of one type and value. 0.0 and -0.0 are two.
+/// Whether two options are the same object, or numbers of one type and value. 0.0 and -0.0 are two, and a NaN is one.
 bool same(py::handle left, py::handle right) {
   if (left.is(right)) return true;
   if (PyFloat_CheckExact(left.ptr()) && PyFloat_CheckExact(right.ptr())) {
     double const x = PyFloat_AS_DOUBLE(left.ptr()), y = PyFloat_AS_DOUBLE(right.ptr());
-    return x == y && x != 0;
+    return std::memcmp(&x, &y, sizeof x) == 0;
   }
   bool const texts = PyUnicode_CheckExact(left.ptr()) && PyUnicode_CheckExact(right.ptr());
   bool const integers = PyLong_CheckExact(left.ptr()) && PyLong_CheckExact(right.ptr());
@@ -38,16 +39,16 @@ void KnownProducts::keep(py::object call, py::tuple const& tensors, py::tuple co
   auto found = std::find_if(known_.begin(), known_.end(), [&](auto const& each) {
     return matches(*each, options, as_bias) && same(each->precision, precision);
   });
-  std::shared_ptr<Known> known = found == known_.end() ? nullptr : *found;
-  if (!known) {
-    known = std::make_shared<Known>();
+  bool const is_new = found == known_.end();
+  std::shared_ptr<Known> known = is_new ? std::make_shared<Known>() : *found;
+  if (is_new) {
     for (size_t i = 0; i < kOptions; ++i) known->options[i] = py::reinterpret_borrow<py::object>(options[i]);
     known->as_bias = as_bias;
     known->precision = std::move(precision);
   }
   PyObject* const* const items = PySequence_Fast_ITEMS(tensors.ptr());
   if (!known->pool.keep(std::move(call), {items, 4}, chosen_in, std::move(make_result))) return;
-  if (found != known_.end()) return;
+  if (!is_new) return;
   std::shared_ptr<Known> gone;  // goes last: its end may call anything
   if (known_.size() >= kMost) {
     gone = known_.front();

@@ -29,9 +29,15 @@ bool look_up(void* library, char const* name, Function& function) {
 }  // namespace
 
 bool TorchDispatch::is_usual() {
-  if (!found_ || function_modes_() || has_callbacks_()) return false;
+  if (!found_ || function_modes_() || has_callbacks_() || may_be_dual()) return false;
   Keys const now = keys();
   return now == Keys{} || now == in_inference_mode_;
+}
+
+bool TorchDispatch::may_be_dual() {
+  static PyObject* const name = PyUnicode_InternFromString("_current_level");
+  PyObject* const level = PyDict_GetItem(forward_mode_, name);  // -1 outside of all
+  return !level || !PyLong_CheckExact(level) || PyLong_AsLong(level) >= 0;
 }
 
 TorchDispatch::Keys TorchDispatch::keys() {
@@ -52,6 +58,9 @@ bool TorchDispatch::find() {
   if (!has_all) return false;
   auto is_found = std::make_shared<bool>(false);
   py::object const module = py::module_::import("torch");
+  py::object const forward_mode = module.attr("autograd").attr("forward_ad").attr("__dict__");
+  forward_mode_ = py::object(forward_mode).release().ptr();  // which lives as long as torch
+  if (!PyDict_CheckExact(forward_mode_) || may_be_dual()) return false;
   py::cpp_function const look([is_found, module] {
     try {
       *is_found = is_there(module);

@@ -23,6 +23,9 @@ class TorchDispatch {
   };
 
   static Keys keys();
+  /// Whether a level of forward-mode differentiation is open, in which tensors may have tangents: nothing else of them
+  /// shows that.
+  static bool may_be_dual();
   static bool is_there(pybind11::object const& torch);
 
   inline static Keys in_inference_mode_{};
@@ -30,6 +33,7 @@ class TorchDispatch {
   inline static void* library_ = nullptr;  // libc10, whose variable of each thread is looked up by name
   inline static int64_t (*function_modes_)() = nullptr;
   inline static bool (*has_callbacks_)() = nullptr;
+  inline static PyObject* forward_mode_ = nullptr;  // what the module torch.autograd.forward_ad has
 };
 
 }  // namespace pycutlass

@@ -93,6 +93,10 @@ def test_commands_exist(line):
     elif program == "make":
         targets = re.findall(r"^([a-z-]+):", (pages.ROOT / "Makefile").read_text(), re.MULTILINE)
         assert words[0] in targets
+    elif [program, *words[:2]] == ["python3", "-m", "tools.fuzz"]:
+        from tools.fuzz.__main__ import _options
+
+        assert set(re.findall(r"--[a-z-]+", line)) <= set(re.findall(r"--[a-z-]+", _options().format_help()))
     else:
         assert [program, words[0]] == ["pip", "install"], "a command that this test does not know"
         extras = tomllib.loads((pages.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

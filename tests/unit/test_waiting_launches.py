@@ -96,7 +96,7 @@ assert not any(tensor() for tensor in tensors)
 
 a, b, d = drawn()
 for _ in range(3):
-    for alpha in (1, 1.0, 2, 2.0, -1, 0.0):
+    for alpha in (1, 1.0, 2, 2.0, -1, float("0.0")):  # which is another object each time
         pycutlass.matmul(a, b, out=d, alpha=alpha)
         driver.fake_run()
         assert torch.equal(d, alpha * (a @ b)), alpha
@@ -227,7 +227,7 @@ is_refused(lambda: operator(a.requires_grad_(), b, out=d), "input", "gradient")
 
 def test_what_would_see_a_call_of_an_operator_does() -> None:
     program = f"""{_OPERATOR}
-import os
+import os, warnings
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -261,6 +261,11 @@ with torch.autocast("cpu"):
     operator(a, b, out=d)
 assert entered and right(a, b, d)
 is_refused(lambda: torch.func.vmap(lambda x: (operator(a, b, out=d), x)[1])(torch.zeros(1)), "transform")
+with torch.autograd.forward_ad.dual_level(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch's own use of torch.jit
+    dual = torch.autograd.forward_ad.make_dual(a, torch.ones_like(a))
+    is_refused(lambda: operator(dual, b, out=d), "forward mode")
+    del dual
 a, b, d = drawn()
 assert right(a, b, compute(a, b, d)) and not entered
 """
