@@ -40,7 +40,7 @@ _Shape = tuple[int, int]
 #: enough to go without, of two tiles of 256 rows it is B that is worth sharing.
 _NATIVE: tuple[tuple[KernelSchedule, int, tuple[int, ...], tuple[_Shape, ...]], ...] = (
     (_COOPERATIVE, 256, (192, 160, 128, 96), ((1, 2), (2, 1), (1, 1))),
-    (_COOPERATIVE, 128, (256, 224, 192, 176, 160, 128), ((2, 1), (1, 2), (1, 1))),
+    (_COOPERATIVE, 128, (256, 224, 192, 160, 128), ((2, 1), (1, 2), (1, 1))),
     (_PINGPONG, 192, (128, 96), ((2, 1), (1, 1))),
     (_PINGPONG, 128, (192, 160, 128, 96, 64), ((2, 1), (1, 2), (1, 1))),
     (_PINGPONG, 64, (256, 192, 128, 96, 64, 32, 16), ((1, 1), (2, 1))),
@@ -53,7 +53,7 @@ _SWAPPED_COLUMNS = (8, 16, 32, 64, 128)
 #: Cooperative tiles that stream-K divides, and those of which a second kernel adds up the slices.
 _STREAM_K = (((128, 128), (1, 1)), ((128, 256), (2, 1)), ((256, 128), (1, 2)), ((128, 192), (2, 1)))
 _PARALLEL = (
-    *((_PINGPONG, (64, 128), (1, 1)), (_PINGPONG, (128, 128), (1, 1)), (_PINGPONG, (128, 128), (2, 1))),
+    *((_PINGPONG, (64, 128), (1, 1)), (_PINGPONG, (128, 128), (2, 1))),
     *((_COOPERATIVE, (128, 256), (2, 1)), (_COOPERATIVE, (256, 128), (1, 2))),
 )
 _SLICES, _SWAPPED_SLICES, _SERIAL_SLICES = (2, 3, 4, 6, 8, 12, 16, 32), (2, 4, 8, 16), (2, 3, 4, 6, 8, 12, 16)
