@@ -77,9 +77,10 @@ struct GemmArraySm90 {
           typename D::Element, typename D::Layout, D::kAlignment, EpilogueSchedule, typename Fused::Type>::CollectiveOp,
       Fused::kIsFunction>>;
 
-  using CollectiveMainloop = ArrayMainloop<
-      BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape,
-                    typename StageCount<Stages, CollectiveEpilogue>::Type, typename GroupSchedule<Schedule>::Mainloop>>;
+  using CollectiveMainloop =
+      ArrayMainloop<typename WithPromotion<BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape,
+                                                         typename StageCount<Stages, CollectiveEpilogue>::Type,
+                                                         typename GroupSchedule<Schedule>::Mainloop>>::Type>;
 
   using Size = cute::Shape<int, int, int, int>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::ArrayProblemShape<Size>, CollectiveMainloop,

@@ -92,10 +92,11 @@ struct GemmGroupedSm90 {
           D::kAlignment, typename GroupSchedule<Schedule>::Epilogue, typename Fused::Type>::CollectiveOp,
       Fused::kIsFunction>>;
 
-  using CollectiveMainloop = GroupMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
+  using BuiltMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout*, A::kAlignment,
       typename B::Element, typename B::Layout*, B::kAlignment, ElementAccumulator, TileShape, ClusterShape,
-      typename StageCount<Stages, CollectiveEpilogue>::Type, typename GroupSchedule<Schedule>::Mainloop>::CollectiveOp>;
+      typename StageCount<Stages, CollectiveEpilogue>::Type, typename GroupSchedule<Schedule>::Mainloop>::CollectiveOp;
+  using CollectiveMainloop = GroupMainloop<typename WithPromotion<BuiltMainloop>::Type>;
 
   using Size = cute::Shape<int, int, int>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<Size>, CollectiveMainloop,

@@ -15,6 +15,7 @@
 #include "pycutlass/kernel_sm90.h"
 #include "pycutlass/loads_sm90.h"
 #include "pycutlass/prelude.h"
+#include "pycutlass/promoted_sm90.h"
 #include "pycutlass/sums_sm90.h"
 
 #include <cute/tensor.hpp>

@@ -32,14 +32,44 @@ constexpr bool has_whole_rows() {
   return !cutlass::gemm::detail::is_major<0>(Stride{}) &&
          decltype(cute::size<1>(Atom{}))::value == decltype(cute::size<2>(TileShape{}))::value;
 }
-template <typename Collective, bool = IsPlain<typename Collective::DispatchPolicy>::value>
-struct IsKMajor : cute::false_type {};
+/// Whether tiles of both operands lie in shared memory like that.
 template <typename Collective>
-struct IsKMajor<Collective, true>
+struct HasWholeRows
     : cute::bool_constant<has_whole_rows<typename Collective::StrideA, typename Collective::SmemLayoutAtomA,
                                          typename Collective::TileShape>() &&
                           has_whole_rows<typename Collective::StrideB, typename Collective::SmemLayoutAtomB,
                                          typename Collective::TileShape>()> {};
+template <typename Collective, bool = IsPlain<typename Collective::DispatchPolicy>::value>
+struct IsKMajor : cute::false_type {};
+template <typename Collective>
+struct IsKMajor<Collective, true> : HasWholeRows<Collective> {};
+
+#if PYCUTLASS_DEVICE_SIDE
+
+/// Returns descriptors of what a warp group takes of an operand's tiles, by instruction along the rows, by step along
+/// K, and by stage (asynchronous warpgroup level matrix shared memory layout, in the PTX manual).
+template <int kRows, int kInstructionRows, int kGroups, int kTileK, int kStages, typename Element>
+CUTLASS_DEVICE auto k_major_descriptors(Element* shared, int group) {
+  constexpr int kRowWords = kTileK * sizeof(Element) / 16;  // a word is what addresses are counted in
+  static_assert(kRowWords == 8 || kRowWords == 4 || kRowWords == 2);
+  constexpr int kTogether = kInstructionRows * kGroups, kStepWords = 2;
+  cute::GmmaDescriptor first;
+  first.bitfield.layout_type_ = uint8_t(kRowWords == 8   ? cute::SM90::GMMA::LayoutType::B128
+                                        : kRowWords == 4 ? cute::SM90::GMMA::LayoutType::B64
+                                                         : cute::SM90::GMMA::LayoutType::B32);
+  first.bitfield.start_address_ =
+      static_cast<uint16_t>(cute::cast_smem_ptr_to_uint(shared + group * kInstructionRows * kTileK) >> 4);
+  first.bitfield.base_offset_ = 0;
+  first.bitfield.stride_byte_offset_ = kInstructionRows > 8 ? 8 * kRowWords : 0;
+  first.bitfield.leading_byte_offset_ = 1;
+  using Shape =
+      cute::Shape<cute::_1, cute::Int<kRows / kTogether>, cute::Int<kRowWords / kStepWords>, cute::Int<kStages>>;
+  using Stride =
+      cute::Stride<cute::_0, cute::Int<kTogether * kRowWords>, cute::Int<kStepWords>, cute::Int<kRows * kRowWords>>;
+  return cute::make_tensor(cute::SM90::GMMA::DescriptorIterator{first}, cute::Layout<Shape, Stride>{});
+}
+
+#endif
 
 /// What the parameters of a kernel have of an operand: its tensor map, and what CUTLASS keeps beside, which is empty.
 struct TensorMap {
@@ -132,8 +162,10 @@ struct KMajorMainloop : Collective {
     constexpr int kGroups = cute::size<1>(typename TiledMma::ThrLayoutVMNK{});
     using Instruction = typename TiledMma::AtomShape_MNK;
     int const group = __shfl_sync(~0u, thread / kGroup, 0) % kGroups;
-    auto const A = descriptors<kTileM, cute::size<0>(Instruction{}), kGroups>(shared.smem_A.data(), group);
-    auto const B = descriptors<kTileN, cute::size<1>(Instruction{}), 1>(shared.smem_B.data(), 0);
+    auto const A = k_major_descriptors<kTileM, cute::size<0>(Instruction{}), kGroups, kTileK, kStages>(
+        shared.smem_A.data(), group);
+    auto const B =
+        k_major_descriptors<kTileN, cute::size<1>(Instruction{}), 1, kTileK, kStages>(shared.smem_B.data(), 0);
 
     TiledMma instruction;
     PipelineState released = state;
@@ -205,40 +237,7 @@ struct KMajorMainloop : Collective {
       }
     }
   };
-
-  /// Returns descriptors of what a warp group takes of an operand's tiles, by instruction along the rows, by step along
-  /// K, and by stage (asynchronous warpgroup level matrix shared memory layout, in the PTX manual).
-  template <int kRows, int kInstructionRows, int kGroups, typename Element>
-  CUTLASS_DEVICE static auto descriptors(Element* shared, int group) {
-    constexpr int kRowWords = kTileK * sizeof(Element) / 16;  // a word is what addresses are counted in
-    static_assert(kRowWords == 8 || kRowWords == 4 || kRowWords == 2);
-    constexpr int kTogether = kInstructionRows * kGroups, kStepWords = 2;
-    cute::GmmaDescriptor first;
-    first.bitfield.layout_type_ = uint8_t(kRowWords == 8   ? cute::SM90::GMMA::LayoutType::B128
-                                          : kRowWords == 4 ? cute::SM90::GMMA::LayoutType::B64
-                                                           : cute::SM90::GMMA::LayoutType::B32);
-    first.bitfield.start_address_ =
-        static_cast<uint16_t>(cute::cast_smem_ptr_to_uint(shared + group * kInstructionRows * kTileK) >> 4);
-    first.bitfield.base_offset_ = 0;
-    first.bitfield.stride_byte_offset_ = kInstructionRows > 8 ? 8 * kRowWords : 0;
-    first.bitfield.leading_byte_offset_ = 1;
-    using Shape =
-        cute::Shape<cute::_1, cute::Int<kRows / kTogether>, cute::Int<kRowWords / kStepWords>, cute::Int<kStages>>;
-    using Stride =
-        cute::Stride<cute::_0, cute::Int<kTogether * kRowWords>, cute::Int<kStepWords>, cute::Int<kRows * kRowWords>>;
-    return cute::make_tensor(cute::SM90::GMMA::DescriptorIterator{first}, cute::Layout<Shape, Stride>{});
-  }
 #endif
-};
-
-/// The mainloop of a kernel by TMA, as CUTLASS has it or with a `load` and an `mma` of our own.
-template <typename Collective, bool = IsKMajor<Collective>::value>
-struct OwnMainloop {
-  using Type = Collective;
-};
-template <typename Collective>
-struct OwnMainloop<Collective, true> {
-  using Type = KMajorMainloop<Collective>;
 };
 
 }  // namespace pycutlass
