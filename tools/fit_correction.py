@@ -2,6 +2,7 @@
 """Train the network that corrects the predictions of the default pick, with times that `benchmarks.pick` has kept.
 
     python tools/fit_correction.py            of each GPU that there are times of
+    python tools/fit_correction.py --operands e4m3,s8   of those types alone, where constants tell the others well
     python tools/fit_correction.py --folds 5  how good it is on problems that it was not trained with, of those alone
 
 Constants come first (tools/fit_model.py). Held-out problems are never trained with, nor was anything about the network
@@ -153,12 +154,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kept", type=Path, default=KEPT, help="folder of the times (%(default)s)")
     parser.add_argument("--gpus", type=Path, default=GPUS, help="folder of the constants (%(default)s)")
     parser.add_argument("--folds", type=int, default=0, help="only try it, on parts of what it is trained with")
+    parser.add_argument("--operands", type=lambda text: text.split(","), metavar="TYPE,...", help="of these alone")
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     held_out = set(HELD_OUT)
     for usual in shipped():
         constants = dataclasses.replace(usual, correction=None)
         problems = observed(given.kept, constants)
+        if given.operands:
+            problems = [each for each in problems if each.shape.operands in given.operands]
         if not problems:
             continue
         print(constants.name)

@@ -69,6 +69,8 @@ FREE: tuple[tuple[str, str, float, float], ...] = (
     ("native", "pingpong_alone", 0.9, 1.3),
     ("native", "alone", 0.5, 1.0),
     ("native", "promotion", 1.0, 2.0),
+    ("native", "pingpong_promotion_cycles", 1, 400),
+    ("native", "cooperative_promotion_cycles", 1, 400),
     ("native", "stream_k_us", 0.5, 15),
     ("native", "scheduler_us", 0.1, 6),
     ("native", "fixup_bytes_per_cycle", 10, 200),

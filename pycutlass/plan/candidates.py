@@ -9,7 +9,7 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
-from pycutlass.enums import KernelSchedule
+from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SM90
 from pycutlass.families.gemv import gemv_shapes
@@ -19,6 +19,7 @@ from pycutlass.log import silent
 from pycutlass.operation import GemmOperationUniversal, native_tiles_among, tile_descriptions
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.kind import GemmKind
+from pycutlass.types import element
 
 __all__ = [
     "AMPERE_PLANES",
@@ -41,9 +42,15 @@ _Shape = tuple[int, int]
 _NATIVE: tuple[tuple[KernelSchedule, int, tuple[int, ...], tuple[_Shape, ...]], ...] = (
     (_COOPERATIVE, 256, (192, 160, 128, 96), ((1, 2), (2, 1), (1, 1))),
     (_COOPERATIVE, 128, (256, 224, 192, 160, 128), ((2, 1), (1, 2), (1, 1))),
+    (_COOPERATIVE, 128, (176,), ((2, 1), (1, 1))),
     (_PINGPONG, 192, (128, 96), ((2, 1), (1, 1))),
     (_PINGPONG, 128, (192, 160, 128, 96, 64), ((2, 1), (1, 2), (1, 1))),
     (_PINGPONG, 64, (256, 192, 128, 96, 64, 32, 16), ((1, 1), (2, 1))),
+)
+#: The same where threads add up what tensor cores have of products of 8-bit floats: a thread has sums twice, so that
+#: tiles have 192 columns at most, and steps between them matter more.
+_OF_PROMOTED: tuple[tuple[KernelSchedule, int, tuple[int, ...], tuple[_Shape, ...]], ...] = (
+    (_COOPERATIVE, 128, (144,), ((2, 1), (1, 1))),
 )
 #: Columns up to which tiles of 64 rows are tried with twice the K: with few sums, waiting for K is what takes long.
 _DEEP_COLUMNS = 128
@@ -53,17 +60,18 @@ _SWAPPED_COLUMNS = (8, 16, 32, 64, 128)
 #: Cooperative tiles that stream-K divides, and those of which a second kernel adds up the slices.
 _STREAM_K = (((128, 128), (1, 1)), ((128, 256), (2, 1)), ((256, 128), (1, 2)), ((128, 192), (2, 1)))
 _PARALLEL = (
-    *((_PINGPONG, (64, 128), (1, 1)), (_PINGPONG, (128, 128), (2, 1))),
+    *((_PINGPONG, (64, 128), (1, 1)), (_PINGPONG, (128, 128), (1, 1)), (_PINGPONG, (128, 128), (2, 1))),
     *((_COOPERATIVE, (128, 256), (2, 1)), (_COOPERATIVE, (256, 128), (1, 2))),
 )
+_PARALLEL_OF_PROMOTED = ((_COOPERATIVE, (128, 128), (1, 1)),)
 _SLICES, _SWAPPED_SLICES, _SERIAL_SLICES = (2, 3, 4, 6, 8, 12, 16, 32), (2, 4, 8, 16), (2, 3, 4, 6, 8, 12, 16)
 #: Schedule, rows, columns and cluster of all Hopper-native tiles that are listed: others are not even described.
 _PLACES = frozenset(
     (
-        *((schedule, rows, columns, *cluster) for schedule, rows, widths, clusters in _NATIVE
+        *((schedule, rows, columns, *cluster) for schedule, rows, widths, clusters in (*_NATIVE, *_OF_PROMOTED)
           for columns, cluster in itertools.product(widths, clusters)),
         *((_COOPERATIVE, *shape, *cluster) for shape, cluster in _STREAM_K),
-        *((schedule, *shape, *cluster) for schedule, shape, cluster in _PARALLEL),
+        *((schedule, *shape, *cluster) for schedule, shape, cluster in (*_PARALLEL, *_PARALLEL_OF_PROMOTED)),
     )
 )  # fmt: skip
 _SWAPPED_PLACES = frozenset((*each, columns, 1, 1) for each in _SWAPPED for columns in _SWAPPED_COLUMNS)
@@ -163,7 +171,7 @@ def by_stages(tiles: tuple[TileDescription, ...]) -> Iterator[list[TileDescripti
 def native_tiles(kind: GemmKind) -> Iterator[TileDescription]:
     """Yield the Hopper-native tiles that are worth considering for a kind of GEMM; none where there are no kernels."""
     tiles = _tiles_by_plane(kind)
-    for schedule, rows, widths, clusters in _NATIVE:
+    for schedule, rows, widths, clusters in (*_NATIVE, *(_OF_PROMOTED if _is_promoted(kind) else ())):
         for columns, cluster in itertools.product(widths, clusters):
             deep = schedule is _PINGPONG and rows == 64 and columns <= _DEEP_COLUMNS and cluster == (1, 1)
             yield from tiles.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]
@@ -179,6 +187,12 @@ def ampere_tiles(kind: GemmKind, capability: int) -> Iterator[list[TileDescripti
         return
     limited = capability if capability in like.family.shared_memory and capability not in SM90.shared_memory else 80
     yield from by_stages(tile_descriptions(like, limited))
+
+
+def _is_promoted(kind: GemmKind) -> bool:
+    """Return whether threads add up products of 8-bit floats, of which tensor cores keep fewer bits."""
+    fast = kind.math_operation is MathOperation.multiply_add_fast_accum
+    return element(kind.element_a).is_float8 and not fast
 
 
 @lru_cache(maxsize=1)  # asked twice for each list of candidates
@@ -206,7 +220,7 @@ def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
     for (rows, columns), cluster in _STREAM_K:
         for tile in tiles.get((_COOPERATIVE, rows, columns, *cluster), [])[:1]:
             yield from _stream_k(kind, tile, _SLICES)
-    for schedule, (rows, columns), cluster in _PARALLEL:
+    for schedule, (rows, columns), cluster in (*_PARALLEL, *(_PARALLEL_OF_PROMOTED if _is_promoted(kind) else ())):
         for tile in tiles.get((schedule, rows, columns, *cluster), [])[:1]:
             yield from _in_parallel(kind, tile)
 

@@ -36,6 +36,7 @@ _LINE_BYTES = 128.0  # of K: the usual depth of a tile
 _BARRIER_CYCLES = 10.0  # of each k-tile, so that of two tiles that wait for memory the deeper one is faster
 _WIDEST = 128  # bits of an access
 _TALL = 128  # rows, beyond which each warp has two parts of a tile
+_WHOLE_COLUMNS = 128  # beyond which one warp group multiplies promoted products of 64 rows in two halves
 _LEAST_K_TILES = 8  # that CUTLASS's stream-K gives a threadblock (gemm/kernel/tile_scheduler_params.h)
 
 
@@ -276,7 +277,9 @@ class Model:
         # wgmma reads A and B from shared memory; with few columns it waits for A.
         steps = f.rows / _WGMMA_ROWS * (f.deep_bytes / _WGMMA_BYTES)
         filled = g.native["filled_share"] * (f.rows + f.columns) * f.deep_bytes / _SHARED_BYTES  # by TMA, meanwhile
-        by_shared = steps * (_WGMMA_ROWS + f.columns) * _WGMMA_BYTES / _SHARED_BYTES + filled
+        twice = f.promotes & f.is_pingpong & (f.rows == _WGMMA_ROWS) & (f.columns > _WHOLE_COLUMNS)
+        of_instruction = np.where(twice, 2, 1) * _WGMMA_ROWS + f.columns
+        by_shared = steps * of_instruction * _WGMMA_BYTES / _SHARED_BYTES + filled
         of_wgmma = of_wgmma * np.where(f.is_pingpong, g.native["pingpong_efficiency"], 1.0)
         # Each warp of mma.sync reads the rows and columns that are its own.
         by_fragments = (f.warps_along_n * f.rows + f.warps_along_m * f.columns) * f.deep_bytes / _SHARED_BYTES
@@ -289,7 +292,11 @@ class Model:
             np.maximum(self._macs_of_depth / (rates * of_wgmma), by_shared) + between * lines + self._turning,
             by_warps * f.occupancy,
         )
-        multiplied = multiplied * np.where(f.promotes, g.native["promotion"], 1.0)
+        waiting = np.where(
+            f.is_pingpong, g.native["pingpong_promotion_cycles"], g.native["cooperative_promotion_cycles"]
+        )
+        promoted = multiplied * g.native["promotion"] + waiting * lines
+        multiplied = np.where(f.promotes, promoted, multiplied)
         cycles = np.maximum(multiplied, self._loaded * f.occupancy / g.l2_bytes_per_cycle + _BARRIER_CYCLES)
         result: Floats = np.maximum(cycles, self._waited) / cycle
         return result

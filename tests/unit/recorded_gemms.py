@@ -126,5 +126,6 @@ def _named(name: str) -> tuple[str, Size]:
     swapped = ", swapped" if name.startswith("swapped ") else ""
     schedule, tile = name.removeprefix("swapped ").split(",")[0].split()
     split = re.search(r"(parallel )?(split-K \d+|stream-K)", name)
+    schedule = "GEMV" if schedule == "Gemv" else schedule
     way = schedule if split is None else f"{split[1] or ''}{split[2].split()[0]}"
     return f"{way}{swapped}", _size(tile)
