@@ -2,7 +2,7 @@
 """Train the network that corrects the predictions of the default pick, with times that `benchmarks.pick` has kept.
 
     python tools/fit_correction.py            of each GPU that there are times of
-    python tools/fit_correction.py --operands e4m3,s8   of those types alone, where constants tell the others well
+    python tools/fit_correction.py --operands e4m3   of some types alone
     python tools/fit_correction.py --folds 5  how good it is on problems that it was not trained with, of those alone
 
 Constants come first (tools/fit_model.py). Held-out problems are never trained with, nor was anything about the network

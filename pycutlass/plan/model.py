@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from pycutlass.enums import MathOperation
 from pycutlass.plan.constants import Constants
 from pycutlass.plan.conv_kind import Conv2dKind
 from pycutlass.plan.correction import of_candidates, of_problem
@@ -221,7 +222,8 @@ class Model:
             return False
         is_widest = all(each.alignment * each.type.bits == _WIDEST for each in (kind.A, kind.B, kind.D))
         is_native = bool((self.features.is_native | self.features.is_gemv).all())
-        return is_widest and is_native and self.features.classes[0] in correction.classes
+        is_fast = kind.math_operation is MathOperation.multiply_add_fast_accum
+        return is_widest and is_native and not is_fast and self.features.classes[0] in correction.classes
 
     @cached_property
     def _begun(self) -> npt.NDArray[np.float32]:

@@ -30,7 +30,6 @@ from pycutlass.plan import Candidate, GemmKind, Ranked, candidates, pick, rankin
 from pycutlass.plan.constants import Constants, constants_of, shipped
 from pycutlass.plan.model import Model
 from pycutlass.plan.pick import _summation as summation
-from pycutlass.types import element
 
 H200 = Device(0, "NVIDIA H200", 90, 132)
 A100 = Device(0, "NVIDIA A100-SXM4-80GB", 80, 108)
@@ -52,22 +51,20 @@ def test_recorded_winners_are_near_the_top() -> None:
 
     The constants were fitted to these measurements, of launches back to back: this says that the model can tell them,
     not how well it picks for other problems, which benchmarks/pick.py says. Kinds that have a correction are predicted
-    as calls that are alone, and are judged below.
+    as calls that are alone, and compared with such.
     """
     errors, places = [], []
     for kind, recorded in recorded_winners():
-        if element(kind.element_a).bits == 8:
-            continue
         ranked = ranking(kind, *recorded.size, gpu=H200)
         before, winner = place(ranked, recorded.way, recorded.tile)
         places.append(before)
         errors.append(winner.microseconds / recorded.microseconds)
-        assert before < 10 or winner.microseconds <= 1.04 * ranked[0].microseconds, (recorded, ranked[0])
+        assert before < 10, (recorded, ranked[0])
         assert winner.microseconds <= 1.12 * ranked[0].microseconds, (recorded, ranked[0])
         assert 0.9 <= errors[-1] <= 1.18, recorded
     spread = math.exp(math.sqrt(statistics.fmean(math.log(error) ** 2 for error in errors)))
     print(f"{len(errors)} winners: off by a factor of {spread:.3f} in the root mean square; places {sorted(places)}")
-    assert len(errors) >= 42
+    assert len(errors) >= 45
     assert spread <= 1.08
     assert statistics.median(places) <= 1
 
@@ -75,15 +72,15 @@ def test_recorded_winners_are_near_the_top() -> None:
 def test_held_out_problems_of_corrected_kinds_have_good_picks() -> None:
     """Problems that neither constants nor corrections were fitted to, each call alone with a cold L2 cache."""
     classes = constants_of(H200).correction.classes  # type: ignore[union-attr]
-    assert classes == {"f8", "s8"}
+    assert classes == {"f8"}
     held_out = set(HELD_OUT)
     found = [
         each
         for each in measured(KEPT)
-        if each.shape in held_out and each.shape.operands in ("e4m3", "s8") and "H200" in each.gpu.name
+        if each.shape in held_out and each.shape.operands == "e4m3" and "H200" in each.gpu.name
     ]
     shares = sorted(each.share for each in found if each.share is not None)
-    assert len(shares) >= 90
+    assert len(shares) >= 65
     assert statistics.geometric_mean(shares) >= 0.96
     assert shares[len(shares) // 20] >= 0.87
     assert shares[0] >= 0.75
