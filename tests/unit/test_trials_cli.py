@@ -23,7 +23,6 @@ from pycutlass.toolkit import find_cutlass, without_memo
 from pycutlass.trials import Database
 from pycutlass.tuning.problems import problems_of
 
-NOW = datetime.now(UTC) - timedelta(seconds=30)
 SPEC = pycutlass.TensorSpec
 HERE = {"cutlass": "4.2.0", "compiler": "nvcc 13.0.88", "pycutlass": "0.1.0"}
 
@@ -36,11 +35,17 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def database(run: Run) -> Iterator[Database]:
+def lately() -> datetime:
+    """Half a minute before the test began: a date made on import ages with the tests that run before this one."""
+    return datetime.now(UTC) - timedelta(seconds=30)
+
+
+@pytest.fixture
+def database(run: Run, lately: datetime) -> Iterator[Database]:
     """The database that the command line looks at."""
     opened = Database()
     old = replace(H200, pycutlass="0.0.9")
-    opened.add([trial(1, date=NOW), trial(2, date=NOW), trial(3, status="wrong", date=NOW),
+    opened.add([trial(1, date=lately), trial(2, date=lately), trial(3, status="wrong", date=lately),
                 trial(7, problem={"m": 1}), trial(8, condition="warm", machine=old)])  # fmt: skip
     yield opened
     opened.close()
@@ -90,7 +95,7 @@ def test_ls_says_where_nothing_works(run: Run) -> None:
     assert "none that works" in run("db", "ls").out
 
 
-def test_show_has_the_best_first(run: Run, database: Database) -> None:
+def test_show_has_the_best_first(run: Run, database: Database, lately: datetime) -> None:
     out = run("db", "show", trial(1).key[:12]).out
     facts, table = out.split("\n\n")
     assert trial(1).key in facts and PROBLEM in facts and "nvcc 13.0.88" in facts and "700.0" in facts
@@ -100,7 +105,7 @@ def test_show_has_the_best_first(run: Run, database: Database) -> None:
     assert wrong.split()[:2] == ["cold", "wrong"] and wrong.endswith("as the test wants it") and "UTC" in wrong
     listed = json.loads(run("db", "show", trial(1).key[:4], "--json").out)
     assert [each["candidate"]["tile"] for each in listed] == [1, 2, 3]
-    assert listed[0]["digest"] == trial(1, date=NOW).digest and listed[0]["key"] == trial(1).key
+    assert listed[0]["digest"] == trial(1, date=lately).digest and listed[0]["key"] == trial(1).key
 
 
 def test_show_refuses_what_is_no_key(run: Run, database: Database) -> None:
@@ -172,14 +177,14 @@ def test_a_variable_names_the_database(run: Run, tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "other.db").exists()
 
 
-def test_prune(run: Run, database: Database) -> None:
+def test_prune(run: Run, database: Database, lately: datetime) -> None:
     assert run("db", "prune").code == 2
     assert run("db", "prune", "--stale", "--dry-run").out == "1 trial would be deleted\n"
     assert run("db", "prune", "--stale").out == "1 trial deleted\n"
     assert run("db", "prune", "--keep", 1, "--dry-run").out == "1 trial would be deleted\n"
     assert run("db", "prune", "--keep", 1).out == "1 trial deleted\n"
     assert run("db", "prune", "--older-than", "1h").out == "1 trial deleted\n"
-    assert {*database.trials()} == {trial(1, date=NOW), trial(3, status="wrong", date=NOW)}
+    assert {*database.trials()} == {trial(1, date=lately), trial(3, status="wrong", date=lately)}
     assert run("db", "prune", "--keep", 9, "--older-than", "2w", "--stale").out == "0 trials deleted\n"
 
 
@@ -200,13 +205,13 @@ def test_stale_lists_what_is_not_looked_up(run: Run, database: Database, monkeyp
     assert sorted(said) == ["other compiler"] * 4 + ["other compiler, PyCUTLASS"]
 
 
-def test_verify_names_what_is_damaged(run: Run, database: Database) -> None:
+def test_verify_names_what_is_damaged(run: Run, database: Database, lately: datetime) -> None:
     assert run("db", "verify") == Result(0, "5 trials, as measured\n", "")
     connection = sqlite3.connect(database.path, isolation_level=None)
-    connection.execute("UPDATE trial_v1 SET time = 1, low = 1 WHERE digest = ?", [trial(1, date=NOW).digest])
+    connection.execute("UPDATE trial_v1 SET time = 1, low = 1 WHERE digest = ?", [trial(1, date=lately).digest])
     connection.close()
     result = run("db", "verify")
-    assert result.code == 1 and result.err.startswith(f"trial {trial(1, date=NOW).digest[:12]}: its content differs")
+    assert result.code == 1 and result.err.startswith(f"trial {trial(1, date=lately).digest[:12]}: its content differs")
 
 
 @pytest.mark.parametrize("command", ["ls", "stale", "verify", "show 0000", "export x", "prune --keep 1"])
