@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.common import Report, number
 from benchmarks.pick_cases import FACTOR, GPU, MORE, PARTS, kind
-from benchmarks.pick_shapes import FITTED, HELD_OUT, MORE_FITTED, SEED, Shape
+from benchmarks.pick_shapes import FITTED, HELD_OUT, MORE_FITTED, RECORDED, SEED, Shape
 from pycutlass.device import Device
 from pycutlass.plan import pick
 
@@ -22,8 +22,9 @@ _ABOUT = (
     f"The default pick, which measures nothing, against the fastest of all candidates that are predicted to take at "
     f"most {FACTOR} times as long as the best, each call alone with a cold L2 cache. Problems were drawn with a seed "
     f"({SEED}) before anything was fitted: the model is judged by the {len(HELD_OUT)} held-out ones, and its constants "
-    f"are adjusted to the {len(FITTED)} others, and to some candidates of {len(MORE_FITTED)} more. Parts are measured "
-    f"on different days; what is below is of all parts that have been measured. torch is torch.matmul, torch._int_mm "
+    f"are adjusted to the {len(FITTED)} others, and to some candidates of {len(MORE_FITTED)} more and of the "
+    f"{len(RECORDED)} usual ones, as other benchmarks measured them (recorded). Parts are measured on different days; "
+    f"what is below is of all parts that have been measured. torch is torch.matmul, torch._int_mm "
     f"or torch._scaled_mm, which call cuBLAS."
 )
 _WORST = 12
@@ -77,7 +78,7 @@ class Measured:
 
 def measured(kept: Path) -> list[Measured]:
     """Return all that files of `kept` have of today's problems."""
-    by_name = {shape.name: shape for shapes in (*PARTS.values(), *MORE.values()) for shape in shapes}
+    by_name = {shape.name: shape for shapes in (*PARTS.values(), *MORE.values(), RECORDED) for shape in shapes}
     found: list[Measured] = []
     for path in sorted(kept.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -95,7 +96,7 @@ def report(kept: Path, out: Path, *, quick: bool = False) -> int:
     problems = measured(kept)
     if not problems:
         raise SystemExit(f"{kept} has no times: measure some parts first")
-    held_out, fitted = set(HELD_OUT), {*FITTED, *MORE_FITTED}
+    held_out, fitted = set(HELD_OUT), {*FITTED, *MORE_FITTED, *RECORDED}
     judged = [each for each in problems if each.shape in held_out]
     shares = _shares(judged)
     if shares:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["FITTED", "HELD_OUT", "MORE_FITTED", "SEED", "Shape"]
+__all__ = ["FITTED", "HELD_OUT", "MORE_FITTED", "RECORDED", "SEED", "Shape"]
 
 _T = TypeVar("_T")
 
@@ -32,6 +32,14 @@ _SKINNY = (16, 32, 64, 96, 128, 192, 256)
 #: Extents are multiples of this, which all types load 16 bytes of, and so are those beside the usual sizes.
 _STEP = 16
 _MOST_PRODUCTS = 2**43  # of a problem: more takes so long that no other is measured in the meantime
+#: Extents that benchmarks.gemm measures, and those that benchmarks.gemm_classes does.
+_USUAL = (
+    *((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
+    *((2048, 1280, 5120), (3072, 768, 2304), (512, 512, 65536), (4096, 14336, 4096), (4096, 4096, 14336)),
+    *((1, 4096, 4096), (16, 4096, 4096), (64, 14336, 4096), (128, 8192, 8192)),
+    *((512, 512, 512), (1000, 3000, 1600), (256, 11008, 4096), (6000, 1024, 8192)),
+)
+_USUAL_OF_CLASSES = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 1280, 5120))
 
 
 @dataclass(frozen=True)
@@ -137,4 +145,13 @@ MORE_FITTED: tuple[Shape, ...] = tuple(
         _drawn(_MORE_SEED, {"decode": 180, "prefill": 180, "odd": 250, "skinny": 80, "square": 250, "batch": 60}),
         (*HELD_OUT, *FITTED),
     )
+)
+#: What it is fitted to as well: the usual problems, of which other benchmarks have measured the best few kernels.
+RECORDED: tuple[Shape, ...] = (
+    *(Shape("f16", "tnt", *size) for size in _USUAL),
+    *(
+        Shape(operands, layouts, *size)
+        for operands, layouts in (("bf16", "tnt"), ("f16", "ttt"))
+        for size in _USUAL_OF_CLASSES
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,9 @@ __all__ = ["Constants", "constants_of", "planned_for", "present_or_named", "ship
 #: The shipped files, in the order in which they are asked; of a capability that has several, the first is the usual
 #: GPU. What runs a model that none of them names takes the constants of its capability.
 _FILES = ("h200", "h100", "a100", "rtx3090", "l40s")
+_TABLES = ("macs_per_cycle", "sustained", "native", "ampere", "gemv", "simt", "reuse", "tiles")
+_OF_MEMORY = ("l2_bytes_per_cycle", "l2_gb_per_s", "dram_gb_per_s", "dram_start_us", "dram_start_bytes")
+_SHARED = ("dram_gb_per_s", "l2_gb_per_s")  # by all multiprocessors
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: tables have no hash, and each file is read once
@@ -55,6 +58,9 @@ class Constants:
         How long the L2 cache keeps an operand that all tiles of a strip read (`traffic.Tiling.read`).
     tiles : mapping
         How much longer than predicted Hopper-native tiles take, of those that were measured, by `features.tile_class`.
+    queued : mapping
+        Constants, by these names, that differ where launches follow each other without a break; the others are those of
+        calls that are alone, with a cold L2 cache. Empty where nothing of the kind is known.
     sources : mapping
         Where the constants come from, in words.
     correction : Correction or None
@@ -80,6 +86,7 @@ class Constants:
     simt: Mapping[str, Any]
     reuse: Mapping[str, float]
     tiles: Mapping[str, float]
+    queued: Mapping[str, Any]
     sources: Mapping[str, str]
     correction: Correction | None = None
 
@@ -90,10 +97,9 @@ class Constants:
         if known != set(record):
             unlike = sorted(known ^ set(record))
             raise ArgumentError(f"a file of constants has {', '.join(sorted(known))}; missing or unknown: {unlike}")
-        tables = {
-            name: MappingProxyType(dict(record[name]))
-            for name in ("macs_per_cycle", "sustained", "native", "ampere", "gemv", "simt", "reuse", "tiles", "sources")
-        }
+        tables = {name: MappingProxyType(dict(record[name])) for name in (*_TABLES, "queued", "sources")}
+        if others := set(record["queued"]) - {*_TABLES, *_OF_MEMORY}:
+            raise ArgumentError(f"what differs of queued launches are constants, got {sorted(others)}")
         return cls(**{**record, **tables, "matches": tuple(record["matches"])})
 
     def of_size(self, sm_count: int) -> Constants:
@@ -101,8 +107,22 @@ class Constants:
         if sm_count == self.sm_count:
             return self
         share = min(1.0, sm_count / self.sm_count)
-        of_all = {name: getattr(self, name) * share for name in ("dram_gb_per_s", "l2_gb_per_s")}
-        return replace(self, sm_count=sm_count, correction=None, **of_all)
+        of_all = {name: getattr(self, name) * share for name in _SHARED}
+        queued = {name: each * share if name in _SHARED else each for name, each in self.queued.items()}
+        return replace(self, sm_count=sm_count, correction=None, queued=MappingProxyType(queued), **of_all)
+
+    @cached_property  # models are kept by the identity of their constants
+    def when_queued(self) -> Constants:
+        """The constants of launches that follow each other without a break, as those of a model or of a CUDA graph do.
+
+        Groups and convolutions are chosen by them, since their times were measured so.
+        """
+        if not self.queued:
+            return self
+        tables: dict[str, Any] = {
+            name: MappingProxyType(each) if name in _TABLES else each for name, each in self.queued.items()
+        }
+        return replace(self, queued=MappingProxyType({}), correction=None, **tables)
 
 
 @lru_cache(maxsize=1)  # files of the package, which do not change

@@ -147,7 +147,7 @@ def _predicted(kind: Conv2dKind, problem: _core.Conv2dProblemSize, gpu: Device |
     where = where_planned(gpu)
     found = conv2d_candidates(kind, where.compute_capability)
     is_last = np.array([_is_for_the_rest(each) for each in found], np.bool_)
-    model = _model(kind, where.compute_capability, constants_of(where))
+    model = _model(kind, where.compute_capability, constants_of(where).when_queued)
     of_all = _prediction(_Problems(kind, found, model), problem)
     return Predicted(found, of_all, lambda each: each.supports(problem), is_last)
 

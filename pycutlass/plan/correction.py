@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pycutlass.plan.features import Features, Floats
 from pycutlass.plan.prediction import Prediction, Seen
 
-__all__ = ["LIMIT", "OF_CANDIDATES", "OF_PROBLEMS", "Correction", "of_candidates", "of_problem"]
+__all__ = ["LIMIT", "MOST", "OF_CANDIDATES", "OF_PROBLEMS", "Correction", "of_candidates", "of_problem"]
 
 #: What the network reads: of a candidate, whatever the problem, and of a candidate with a problem.
 OF_CANDIDATES = (
@@ -33,7 +33,9 @@ OF_PROBLEMS = (
 )
 #: Standard deviations of an input: what is farther off than all that was measured is taken as that.
 LIMIT = 4.0
-_MOST = 0.4  # the logarithm of the largest correction
+#: The largest correction.
+MOST = float(np.exp(0.4))
+_ROWS = 128  # of a part of a product: OpenBLAS wakes threads from 2**18 multiply-adds on
 _Singles = npt.NDArray[np.float32]
 
 
@@ -80,7 +82,9 @@ class Correction:
         """Return how much longer than predicted each candidate takes, from `begun` and the inputs of `of_problem`."""
         scaled = self._scaled(problem, slice(self._split, None))
         units = np.tanh(begun + _product(scaled, self.hidden[self._split :]))
-        result: Floats = np.exp(np.clip((units * self.weights).sum(axis=1).astype(np.float64), -_MOST, _MOST))
+        result: Floats = np.clip(
+            np.exp(_product(units, self.weights[:, None])[:, 0].astype(np.float64)), 1 / MOST, MOST
+        )
         return result
 
     def _scaled(self, inputs: Floats, part: slice) -> _Singles:
@@ -141,8 +145,9 @@ def of_problem(size: tuple[int, int, int], batches: int, found: Prediction, seen
 
 
 def _product(rows: _Singles, columns: _Singles) -> _Singles:
-    """Return a product of matrices that are too small for threads, which a BLAS would wake and wait for."""
-    result: _Singles = np.einsum("ci,iu->cu", rows, columns)
+    """Return a product of matrices, by parts that are too small for a BLAS to wake threads, and to wait for them."""
+    parts = [rows[first : first + _ROWS] @ columns for first in range(0, len(rows), _ROWS)]
+    result: _Singles = np.concatenate(parts)
     return result
 
 

@@ -101,7 +101,7 @@ def pick_group(kind: GemmKind, sizes: Sizes, group: Typical, gpu: Device, on_dev
 
 def _predicted(kind: GemmKind, sizes: Sizes, group: Typical, gpu: Device) -> Predicted[GroupCandidate]:
     """Return what the model says of all candidates for a group."""
-    candidates, model = _model(kind, gpu.compute_capability, constants_of(gpu))
+    candidates, model = _model(kind, gpu.compute_capability, constants_of(gpu).when_queued)
     table = np.maximum(np.array(group, np.float64).reshape(-1, 4), 1.0)  # no elements take as long as one
     of_all = model.predict_group(table[:, 1:], table[:, 0])
     return Predicted(

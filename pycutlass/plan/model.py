@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pycutlass.enums import MathOperation
 from pycutlass.plan.constants import Constants
 from pycutlass.plan.conv_kind import Conv2dKind
-from pycutlass.plan.correction import of_candidates, of_problem
+from pycutlass.plan.correction import MOST, of_candidates, of_problem
 from pycutlass.plan.features import Bools, Features, Floats, Modelled, tile_class
 from pycutlass.plan.gemv_time import ORDER, gemv_microseconds
 from pycutlass.plan.kind import GemmKind
@@ -38,6 +38,7 @@ _BARRIER_CYCLES = 10.0  # of each k-tile, so that of two tiles that wait for mem
 _WIDEST = 128  # bits of an access
 _TALL = 128  # rows, beyond which each warp has two parts of a tile
 _WHOLE_COLUMNS = 128  # beyond which one warp group multiplies promoted products of 64 rows in two halves
+_STEEP = 16  # order of the norm of a corrected time and the least possible one: almost the larger of both
 _LEAST_K_TILES = 8  # that CUTLASS's stream-K gives a threadblock (gemm/kernel/tile_scheduler_params.h)
 
 
@@ -85,16 +86,26 @@ class Model:
         """
         found, seen = self._predicted(m, n, k, batches, moved)
         correction = self.constants.correction
-        if correction is None or not self._is_corrected:
+        if correction is None or not self.is_corrected:
             return found
         inputs = of_problem((m, n, int(np.max(k))), batches, found, seen)
-        factors = correction.factors(self._begun, inputs)
-        return replace(found, microseconds=found.microseconds * factors)
+        times = found.microseconds.copy()
+        near = times <= times.min() * MOST**2  # others are not the best, whatever is learned of them
+        corrected = times[near] * correction.factors(self._begun[near], inputs[near])
+        # No network makes a GPU faster than it is; the order of candidates stays as it is.
+        least = self._least_time(m * n * float(np.max(k)) * batches, batches * sum(seen.moved))
+        times[near] = least * (1.0 + (corrected / least) ** _STEEP) ** (1 / _STEEP)
+        return replace(found, microseconds=times)
 
     def read(self, m: int, n: int, k: int, batches: int = 1) -> tuple[Prediction, Floats]:
         """Return what is predicted without a correction, and what a correction reads beside `of_candidates`."""
         found, seen = self._predicted(m, n, k, batches, None)
         return found, of_problem((m, n, k), batches, found, seen)
+
+    def _least_time(self, macs: float, moved: float) -> float:
+        """Return the microseconds below which no kernel computes so many products, and moves so many bytes."""
+        multiplying = float(np.min(macs / self._macs_per_us)) if len(self.candidates) else 0.0
+        return max(multiplying, moved / (self.constants.dram_gb_per_s * 1e3))
 
     def _predicted(
         self, m: int, n: int, k: int | Floats, batches: int, moved: tuple[float, float, float] | None
@@ -215,7 +226,7 @@ class Model:
         return result
 
     @cached_property
-    def _is_corrected(self) -> bool:
+    def is_corrected(self) -> bool:
         """Whether a correction was trained with such kernels: Hopper-native ones of GEMMs, with the widest accesses."""
         kind, correction = self.kind, self.constants.correction
         if correction is None or not isinstance(kind, GemmKind) or not len(self.candidates):

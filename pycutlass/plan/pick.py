@@ -73,7 +73,7 @@ def ranking(
     >>> kind = GemmKind(row, row, row, row, f16, f16, f32, pycutlass.MathOperation.multiply_add, functor)
     >>> best = ranking(kind, 4096, 4096, 4096, gpu=Device(0, "NVIDIA H200", 90, 132))[0]
     >>> best.candidate.operation.tile_description.threadblock_shape
-    (128, 128, 64)
+    (128, 256, 64)
     """
     predicted = _predicted(kind, m, n, k, batch, gpu)
     return tuple(predicted.ranked(place) for place in predicted.supported())
@@ -141,8 +141,8 @@ def pick(
 
 
 def fastest(kind: GemmKind, m: int, n: int, k: int, gpu: Device, batch: int | None = None) -> float | None:
-    """Return the microseconds of the likely fastest candidate for a product; None where no kernel takes it."""
-    predicted = _predicted(kind, m, n, k, batch, gpu)
+    """Return the microseconds of the likely fastest of queued launches for a product; None where no kernel takes it."""
+    predicted = _predicted(kind, m, n, k, batch, gpu, is_queued=True)
     best = _usable(predicted, next(predicted.supported(), None), min(m, n))
     return None if best is None else predicted.ranked(best).microseconds
 
@@ -176,8 +176,10 @@ def refused(
     return _predicted(kind, m, n, k, batch, gpu).refused()
 
 
-def _predicted(kind: GemmKind, m: int, n: int, k: int, batch: int | None, gpu: Device | None) -> Predicted[Candidate]:
-    """Return what the model says of all candidates of a problem.
+def _predicted(
+    kind: GemmKind, m: int, n: int, k: int, batch: int | None, gpu: Device | None, is_queued: bool = False
+) -> Predicted[Candidate]:
+    """Return what the model says of all candidates of a problem, as calls that are alone or as queued launches.
 
     GEMV kernels come behind all others where there are many rows and columns: they are for few, and what is predicted
     of them beyond that has not been measured. So do tiles of float32 on CUDA cores that were not, and are for few
@@ -187,7 +189,8 @@ def _predicted(kind: GemmKind, m: int, n: int, k: int, batch: int | None, gpu: D
     size = GemmProblemSize(m, n, k) if batch is None else GemmProblemSize(m, n, k, _Mode.Batched, batch)
     where = where_planned(gpu)
     found = candidates(kind, where.compute_capability, batched)
-    model = _model(kind, where.compute_capability, batched, constants_of(where))
+    constants = constants_of(where)
+    model = _model(kind, where.compute_capability, batched, constants.when_queued if is_queued else constants)
     rows, columns, depth = (max(1, extent) for extent in size.extents)  # no elements take as long as one
     of_all = model.predict(rows, columns, depth, size.batch)
     f = model.features
@@ -265,4 +268,6 @@ def _remedy_of_upcast(kind: GemmKind) -> str:
 
 @lru_cache(maxsize=64)  # as many as there are lists of candidates; each has a few arrays of their length
 def _model(kind: GemmKind, capability: int, batched: bool, constants: Constants) -> Model:
-    return Model(kind, candidates(kind, capability, batched), constants)
+    made = Model(kind, candidates(kind, capability, batched), constants)
+    # What calls take that are alone was measured of some kinds, and those have a correction; of others, of queued ones.
+    return made if made.is_corrected else made.with_constants(constants.when_queued)

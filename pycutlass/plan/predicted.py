@@ -71,8 +71,8 @@ class Predicted(Generic[_Kernel]):
     @cached_property
     def order(self) -> list[int]:
         """The places of candidates, the likely fastest first; of equal ones the first listed."""
-        by_time = [int(place) for place in np.argsort(self.of_all.microseconds, kind="stable")]
-        return sorted(by_time, key=lambda place: bool(self.is_last[place]))
+        places: list[int] = np.lexsort((self.of_all.microseconds, self.is_last)).tolist()  # by the last key first
+        return places
 
     def supported(self) -> Iterator[int]:
         """Yield the places of those that take the problem, the likely fastest first."""

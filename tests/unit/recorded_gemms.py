@@ -79,16 +79,17 @@ def way_of(candidate: Candidate) -> str:
 
 
 def recorded_winners() -> Iterator[tuple[GemmKind, Recorded]]:
-    """Yield the fastest kernel of each problem, of launches back to back, or of e4m3 with precise sums of calls alone.
+    """Yield the fastest kernel of each problem, of calls that are alone, or of launches back to back.
 
-    The model was fitted to such times of each.
+    Kinds are predicted as one or the other: tf32 and fast accumulation as launches back to back.
     """
     for row in _rows("gemm", "Hopper kernels against cuBLAS"):
-        yield tnt(), Recorded("f16 tnt", _size(row[0]), *_named(row[7]), _number(row[3]))
+        yield tnt(), Recorded("f16 tnt", _size(row[0]), *_named(row[12]), _number(row[9]))
     for row in _rows("gemm_classes", "Against cuBLAS"):
         kind = kind_of(row[0])
         if kind is not None:
-            is_alone = kind.element_a is cutlass.float_e4m3 and kind.math_operation is MathOperation.multiply_add
+            is_fast = kind.math_operation is MathOperation.multiply_add_fast_accum
+            is_alone = kind.A.type.short != "tf32" and not is_fast
             ours, named = (8, 11) if is_alone else (3, 6)
             way, (rows, columns, depth) = _named(row[named])
             tile = rows, columns, depth * 16 // kind.A.type.bits  # the table has the K of operands of 16 bits
@@ -96,7 +97,7 @@ def recorded_winners() -> Iterator[tuple[GemmKind, Recorded]]:
 
 
 def recorded_ways() -> Iterator[Recorded]:
-    """Yield the fastest kernel of each way to divide the work."""
+    """Yield the fastest kernel of each way to divide the work, of launches back to back."""
     best = {_size(row[0]): _number(row[3]) for row in _rows("gemm", "Hopper kernels against cuBLAS")}
     columns = _table("gemm", "Ways to divide the work")["columns"][1:]
     for row in _rows("gemm", "Ways to divide the work"):

@@ -73,11 +73,12 @@ def test_a_file_is_written_that_is_read_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(fit_model, "_STEPS", (0.3,))
     monkeypatch.setattr(fit_model, "FREE", fit_model.FREE[:1])
     monkeypatch.setattr(fit_model, "_tiles", lambda problems: iter(()))
-    times = kept(tmp_path, dataclasses.replace(H200, l2_bytes_per_cycle=40.0))
+    times = kept(tmp_path, dataclasses.replace(H200, l2_bytes_per_cycle=H200.l2_bytes_per_cycle / 1.5))
     assert fit_model.main(["--kept", str(times), "--gpus", str(tmp_path)]) == 0
     made = Constants.of(json.loads((tmp_path / "h200.json").read_text()))
     assert made.l2_bytes_per_cycle < H200.l2_bytes_per_cycle
     assert made.native == dict(H200.native)
+    assert made.queued == dict(H200.queued), "which are fitted to other times"
     assert "after       all:    6 problems" in capsys.readouterr().out
 
 

@@ -69,7 +69,7 @@ def test_candidates_are_written_as_json_without_their_kind(capability: int) -> N
 def test_a_group_of_one_size_takes_as_long_as_a_batch() -> None:
     for gpu in (H200, A100):
         singles = tuple(Candidate(each.operation.single) for each in group_candidates(kind(), gpu.compute_capability))
-        model = Model(kind(), singles, constants_of(gpu))
+        model = Model(kind(), singles, constants_of(gpu).when_queued)
         for m, n, k, count in ((100, 512, 256, 8), (1, 4096, 4096, 64), (3000, 128, 64, 3)):
             batch = model.predict(m, n, k, count)
             group = model.predict_group(np.array([[m, n, k]], np.float64), np.array([float(count)]))

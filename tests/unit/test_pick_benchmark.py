@@ -15,10 +15,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # the benchmarks are not installed with the package
 
-from benchmarks import common, pick, pick_cases, pick_report  # noqa: E402
-from benchmarks.pick_shapes import FITTED, HELD_OUT, MORE_FITTED, Shape  # noqa: E402
+from benchmarks import common, gemm, pick, pick_cases, pick_recorded, pick_report  # noqa: E402
+from benchmarks.pick_shapes import FITTED, HELD_OUT, MORE_FITTED, RECORDED, Shape  # noqa: E402
 from pycutlass.errors import NotCompiledError  # noqa: E402
 from pycutlass.operation import ReductionOperation  # noqa: E402
+from pycutlass.plan import candidates  # noqa: E402
 
 ENVIRONMENT = {"date": "2026-01-02 03:04 UTC", "commit": "0123456789ab", "GPU": "NVIDIA H200"}
 
@@ -244,3 +245,54 @@ def test_what_was_not_compiled_is_said(on_the_host: None) -> None:
 
 def test_times_go_to_a_folder_of_results() -> None:
     assert (ROOT / "docs" / "gpu-results") in pick.KEPT.parents
+
+
+def test_times_of_other_benchmarks_are_kept_by_the_names_of_candidates(tmp_path: Path) -> None:
+    """The faster raster order counts, and what no candidate is called is left out, as are other problems and queues."""
+    shapes = {
+        "Pingpong 128x128x64, 2x1, swizzle 4, AlongM": 21.0,
+        "Pingpong 128x128x64, 2x1, swizzle 4, AlongN": 20.0,
+        "Pingpong 128x128x64, 2x1, swizzle 2, AlongN": 19.0,
+        "Cooperative 128x128x64, 1x1, stream-K, Heuristic": 30.0,
+        "Cooperative 128x128x64, 1x1, split-K 8, Heuristic": 31.0,
+        "Pingpong 64x128x64, 1x1, parallel split-K 4, AlongM": 32.0,
+        "swapped Pingpong 64x16x128, 1x1, swizzle 1, AlongM": 33.0,
+    }
+    gemvs = {"Gemv 1x2x4096, warps 1x1x4": 14.27}
+    raw = {
+        "shape 1024x1024x1024": {"screened us": {"never": 1.0}, "alone": {"screened us": shapes}},
+        "shape 1x4096x4096": {"alone": {"screened us": gemvs}},
+        "shape 64x64x64": {"alone": {"screened us": shapes}},
+    }
+    of_classes = {
+        "bf16 tnt, 8192x8192x8192, alone": {"screened us": {"Pingpong 128x128x64, 2x1, swizzle 4, AlongN": 1600.0}},
+        "bf16 tnt, 8192x8192x8192, queued": {"screened us": {"never": 1.0}},
+        "int8 to int32 tnt, 8192x8192x8192, alone": {"screened us": {"never": 1.0}},
+    }
+    results = [tmp_path / "gemm.json", tmp_path / "classes.json"]
+    for path, each in zip(results, (raw, of_classes), strict=True):
+        path.write_text(json.dumps({"environment": ENVIRONMENT, "raw": each}))
+    assert pick_recorded.main([*map(str, results), "--kept", str(tmp_path / "kept")]) == 0
+    found = {each.shape.name: each.times for each in pick_report.measured(tmp_path / "kept")}
+    assert found.pop("bf16 tnt 8192x8192x8192") == {"Pingpong 128x128x64, cluster 2x1, swizzle 4": 1600.0}
+    assert found.pop("f16 tnt 1x4096x4096") == {"Gemv 1x2x4096, 1x1x4 warps": 14.27}
+    (times,) = found.values()
+    assert times == {
+        "Pingpong 128x128x64, cluster 2x1, swizzle 4": 20.0,
+        "Cooperative 128x128x64, cluster 1x1, stream-K": 30.0,
+        "Cooperative 128x128x64, cluster 1x1, stream-K, 8 slices": 31.0,
+        "Pingpong 64x128x64, cluster 1x1, swizzle 1, parallel split-K 4": 32.0,
+        "swapped Pingpong 64x16x128, cluster 1x1, swizzle 1": 33.0,
+    }
+    known = {each.name for each in candidates(pick_cases.kind(RECORDED[0]), 90)}
+    assert set(times) <= known, "as candidates are called"
+
+
+def test_what_is_recorded_is_of_one_gpu_and_of_no_problem_that_is_held_out(tmp_path: Path) -> None:
+    assert not set(RECORDED) & set(HELD_OUT)
+    sizes = {(each.m, each.n, each.k) for each in RECORDED if (each.operands, each.layouts) == ("f16", "tnt")}
+    assert sizes == {*gemm.SHAPES, *gemm.OTHER_SHAPES}
+    for number, gpu in enumerate(("NVIDIA H100", "NVIDIA H200")):
+        (tmp_path / f"{number}.json").write_text(json.dumps({"environment": {"GPU": gpu}, "raw": {}}))
+    with pytest.raises(SystemExit):
+        pick_recorded.main([str(tmp_path / "0.json"), str(tmp_path / "1.json"), "--kept", str(tmp_path)])
