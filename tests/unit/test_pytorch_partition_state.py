@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -178,6 +179,46 @@ def test_a_model_that_treats_one_row_otherwise_refuses_one() -> None:
     with pytest.raises(ArgumentError, match="2 or more of them: torch fixes 1"):
         single(some(4, 8))
     compared(model.layer, partition(model.layer, some(4, 8), dynamic=True, options=ALL), some(1, 8))
+
+
+class _NoneOtherwise(nn.Module):
+    """Computes something else of no rows, by one of the questions that people ask."""
+
+    def __init__(self, asks: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.asks = nn.Linear(8, 8), asks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.asks(x):
+            return torch.ones(1, 8, dtype=x.dtype)
+        return torch.relu(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda x: x.shape[0] == 0,
+        lambda x: x.numel() == 0,
+        lambda x: not x.shape[0],
+        lambda x: x.size(0) < 1,
+        lambda x: x.shape[0] * 3 + 2 <= 2,
+    ],
+)
+def test_a_model_that_treats_no_rows_otherwise_refuses_none(asks: Callable[[Tensor], Any]) -> None:
+    model = _NoneOtherwise(asks).double().eval()
+    made = partition(model, some(4, 8), dynamic=True, options=ALL)
+    for rows in (1, 2, 3, 7):
+        compared(model, made, some(rows, 8))
+    with pytest.raises(
+        ArgumentError, match=r"axis 0 of x has 0 .* in line \d+ of test_pytorch_partition_state.*once more"
+    ):
+        made(some(0, 8))
+    compared(model, partition(model, some(0, 8), dynamic=True, options=ALL), some(0, 8))
+
+
+def test_what_layers_ask_of_no_rows_does_not_matter() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 4)).double().eval()
+    compared(model, partition(model, some(4, 8), dynamic=True, options=ALL), some(0, 8))
 
 
 @pytest.mark.parametrize("of_program", [False, True])

@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.pytorch.regions.asked import of_one
+from pycutlass.pytorch.regions.asked import of_few
 from pycutlass.pytorch.regions.guards import with_guards
 from pycutlass.pytorch.regions.members import norm_of
 from pycutlass.pytorch.regions.pointwise import name_of
@@ -59,7 +59,7 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
             "an ExportedProgram says itself which extents may change: pass dynamic_shapes to torch.export.export, and"
             " no dynamic to partition"
         )
-    with warnings.catch_warnings(), of_one() as asked:
+    with warnings.catch_warnings(), of_few() as asked:
         warnings.simplefilter("ignore")  # of torch about torch
         program = model if isinstance(model, ExportedProgram) else _exported(model, example_inputs, dynamic)
         try:

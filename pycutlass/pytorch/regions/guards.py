@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from pycutlass.errors import ArgumentError
+from pycutlass.pytorch.regions.asked import Asked
 from pycutlass.pytorch.regions.products import value_of
 
 __all__ = ["InputGuards", "with_guards"]
@@ -26,7 +26,7 @@ class InputGuards(nn.Module):
     extents : tuple
         Of each input its name and its extents, None where they may change; None of what is no tensor.
     asked : tuple
-        Of each input the axes on which the model asks for 1: axis, the extent that means 1, and where it asks.
+        Of each input the axes on which the model asks for 0 or 1: axis, the extent that means it, and where it asks.
     further : Module or None
         The check of torch.export, which raises AssertionError.
     """
@@ -72,7 +72,7 @@ class InputGuards(nn.Module):
             raise ArgumentError(f"the model was partitioned for inputs with {condition}: {_REMEDY}") from None
 
 
-def with_guards(module: GraphModule, asked: Mapping[str, str]) -> None:
+def with_guards(module: GraphModule, asked: Asked) -> None:
     """Let a captured model raise errors of ours for other inputs than it was captured for.
 
     Parameters
@@ -80,13 +80,13 @@ def with_guards(module: GraphModule, asked: Mapping[str, str]) -> None:
     module : GraphModule
         The captured model.
     asked : mapping
-        Where the model asks whether a symbol is 1.
+        Where the model asks whether a symbol is 0 or 1.
     """
     known = [node for node in module.graph.nodes if node.op == "placeholder"]
     if not known:
         return
-    of_one = tuple(_asked_of(node, asked) for node in known)
-    guards = InputGuards(tuple(map(_extents_of, known)), of_one, getattr(module, _NAME, None))
+    of_few = tuple(_asked_of(node, asked) for node in known)
+    guards = InputGuards(tuple(map(_extents_of, known)), of_few, getattr(module, _NAME, None))
     setattr(module, _NAME, guards)
     if guards.further is None:
         with module.graph.inserting_after(known[-1]):
@@ -100,11 +100,12 @@ def _extents_of(node: Any) -> tuple[str, tuple[int | None, ...]] | None:
     return str(node.target), tuple(each if type(each) is int else None for each in value.shape)
 
 
-def _asked_of(node: Any, asked: Mapping[str, str]) -> tuple[tuple[int, int, str], ...]:
+def _asked_of(node: Any, asked: Asked) -> tuple[tuple[int, int, str], ...]:
     value, found = value_of(node), list[tuple[int, int, str]]()
     extents: Any = value.shape if asked and isinstance(value, torch.Tensor) else ()
     for axis, extent in enumerate(extents):
         symbols = () if type(extent) is int else tuple(extent.node.expr.free_symbols)
-        if len(symbols) == 1 and str(symbols[0]) in asked:
-            found.append((axis, int(extent.node.expr.subs(symbols[0], 1)), asked[str(symbols[0])]))
+        for (symbol, few), place in asked.items():
+            if [symbol] == list(map(str, symbols)):
+                found.append((axis, int(extent.node.expr.subs(symbols[0], few)), place))
     return tuple(found)
