@@ -54,5 +54,5 @@ def _is_faster(
     if converted is None:
         return False
     moved = k * n * (narrow.bits + wide.bits) / 8
-    casting = _START + moved / (constants_of(gpu).dram_gb_per_s * 1e3)
+    casting = _START + moved / (constants_of(gpu).when_queued.dram_gb_per_s * 1e3)
     return cast is None or converted <= cast + casting

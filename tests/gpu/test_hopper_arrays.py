@@ -29,6 +29,15 @@ LISTED = [
     *("C and D of other types, by columns", "int8 to int8", "e5m2 x e4m3, fast, to e4m3", "e4m3 to e5m2 by columns"),
     *("144 columns", "swapped, 8 columns", "swapped, by columns", "ReLU of the transposed"),
 ]
+#: Of 8-bit floats whose sums threads add up.
+PRECISE = {
+    "e4m3 to bf16": described("e4m3", C=of_tma("bf16")),
+    "e5m2 x e4m3, pingpong": described(
+        *("e5m2", "e4m3"), C=of_tma("bf16"), shape=(64, 128, 128), schedule=KernelSchedule.Pingpong
+    ),
+    "e4m3, halves": described("e4m3", C=of_tma("bf16"), shape=(64, 192, 128), schedule=KernelSchedule.Pingpong),
+}
+ARRAYS = {**{name: CLASSES[name] for name in LISTED}, **PRECISE}
 SCALED = [
     *("A by columns, C and D by columns", "B by rows, pingpong", "C and D of other types, by columns"),
     *("e4m3 to e5m2 by columns", "swapped, by columns", "ReLU of the transposed", "stream-K"),
@@ -37,7 +46,7 @@ SCALED = [
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    arrays = [CLASSES[name] for name in LISTED] + list(FUNCTIONS.values())
+    arrays = [*ARRAYS.values(), *FUNCTIONS.values()]
     batched = [CLASSES[name] for name in SCALED]
     pycutlass.compiler.add_module([*(each.array for each in arrays), *batched])
 
@@ -71,9 +80,9 @@ def exact(operation: GemmOperationUniversal, a: Any, b: Any, c: Any, alpha: Any 
 @pytest.mark.parametrize(
     ("size", "batch"), [((16, 16, 16), 1), ((144, 80, 96), 3), ((272, 144, 400), 5), ((128, 128, 64), 333)]
 )
-@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize("name", ARRAYS)
 def test_every_element_of_every_problem_is_exact(name: str, size: tuple[int, int, int], batch: int) -> None:
-    operation, (m, n, k) = CLASSES[name], size
+    operation, (m, n, k) = ARRAYS[name], size
     a, b, c = integers(batch, m, k), integers(batch, k, n), integers(batch, m, n, most=2)
     placed = [
         [lines(description, each) for each in values]

@@ -13,6 +13,9 @@ from pycutlass import GemmGroupedArguments, GemmOperationGrouped
 GROUPS = {
     "int8": described("s8", None, "s32", functor=to_int32()),
     "e4m3 x e5m2": described("e4m3", "e5m2", C=of_tma("bf16")),
+    "e4m3, pingpong": described("e4m3", C=of_tma("bf16"), shape=(64, 128, 128), schedule=PINGPONG),
+    "e5m2, halves": described("e5m2", C=of_tma("bf16"), shape=(64, 192, 128), schedule=PINGPONG),
+    "e4m3, one result": described("e4m3", C=of_tma("bf16"), shape=(128, 192, 128)),
     "e4m3, fast, pingpong": described("e4m3", C=of_tma("f16"), schedule=PINGPONG, operation=FAST),
     "e5m2, fast, cluster of 4": described("e5m2", C=of_tma("f32"), cluster=(2, 2), operation=FAST),
 }

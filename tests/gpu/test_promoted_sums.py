@@ -21,6 +21,7 @@ KERNELS: dict[str, GemmOperationUniversal] = {
     "two blocks": described("e4m3", C=of_tma("bf16"), shape=(256, 96, 128), cluster=(1, 2)),
     "two blocks, pingpong": described("e4m3", "e5m2", C=of_tma("bf16"), shape=(128, 80, 128), schedule=PINGPONG),
     "three blocks, pingpong": described("e4m3", C=of_tma("bf16"), shape=(192, 64, 128), schedule=PINGPONG),
+    "four blocks, pingpong": described("e4m3", C=of_tma("bf16"), shape=(256, 32, 128), schedule=PINGPONG),
     "one result": described("e4m3", C=of_tma("bf16"), shape=(128, 192, 128), cluster=(2, 1)),
     "one result of 176 columns": described("e5m2", C=of_tma("bf16"), shape=(128, 176, 128)),
     "halves": described("e4m3", C=of_tma("bf16"), shape=(64, 192, 128), schedule=PINGPONG),

@@ -230,7 +230,7 @@ def _predicted(
 
 def _of_others(region: Grown, gpu: Device, is_joined: bool) -> float:
     """Return the microseconds of what torch computes of a product: of each node, or of all in one kernel."""
-    rate = constants_of(gpu).dram_gb_per_s * 1e3  # bytes in a microsecond
+    rate = constants_of(gpu).when_queued.dram_gb_per_s * 1e3  # bytes in a microsecond
     nodes = [node for node in region.members[1:] if not is_view(node)]
     if not nodes:
         return 0.0
