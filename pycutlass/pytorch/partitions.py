@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,6 +30,7 @@ __all__ = ["Partition", "RegionModule", "check_partitioned", "partition", "repor
 #: Where a graph module keeps what is to go with its copies.
 _REGIONS, _LEFT, _TRAINING = "pycutlass_regions", "pycutlass_left", "pycutlass_training"
 _OPTIONS, _NAME = "pycutlass_options", "pycutlass_name"
+_one_at_a_time = threading.RLock()  # torch.export, and what it knows of extents, is not for several threads
 
 
 class RegionModule(nn.Module):
@@ -238,6 +240,9 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     those that the model converts to. Where a gradient is asked for, regions run as they were in the model; and under an
     autocast that was off when the model was partitioned. Partition a model under the autocast that it is to have.
 
+    With `dynamic`, the model is called with 0 and 1 elements of the example along the axes that change, since
+    ``torch.export`` takes these for 2 or more. Such inputs are refused later if the graph computes something else.
+
     Examples
     --------
     >>> import torch, pycutlass.pytorch
@@ -248,8 +253,9 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     """
     chosen = Options.of(options)
     is_training = model.training if isinstance(model, nn.Module) else False
-    module = captured(model, example_inputs, dynamic)
-    found = found_in(module.graph, chosen, partial(_as_submodule, module))
+    with _one_at_a_time:
+        module = captured(model, example_inputs, dynamic)
+        found = found_in(module.graph, chosen, partial(_as_submodule, module))
     regions = _numbered(module, found.regions)
     made = Partition(module, module.graph)
     made.meta.update({_REGIONS: regions, _LEFT: found.left, _TRAINING: is_training})

@@ -16,8 +16,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.pytorch.regions.asked import of_few
-from pycutlass.pytorch.regions.guards import with_guards
+from pycutlass.pytorch.regions.few import unlike
+from pycutlass.pytorch.regions.guards import refuse, with_guards
 from pycutlass.pytorch.regions.members import norm_of
 from pycutlass.pytorch.regions.pointwise import name_of
 from pycutlass.pytorch.regions.products import value_of
@@ -59,7 +59,7 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
             "an ExportedProgram says itself which extents may change: pass dynamic_shapes to torch.export.export, and"
             " no dynamic to partition"
         )
-    with warnings.catch_warnings(), of_few() as asked:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about torch
         program = model if isinstance(model, ExportedProgram) else _exported(model, example_inputs, dynamic)
         try:
@@ -70,8 +70,12 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
         if node.op == "call_function" and node.target is torch.ops.aten._assert_tensor_metadata.default:
             made.graph.erase_node(node)
     with_input_extents(made.graph)
-    with_guards(made, asked)
     found: GraphModule = made
+    with_guards(found)
+    if dynamic is not None and dynamic is not False:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the model has its say when it is called for its results
+            refuse(found, unlike(model, found, *_inputs(example_inputs)))
     return found
 
 

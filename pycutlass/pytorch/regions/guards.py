@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,10 +10,10 @@ from torch import nn
 from torch.fx import GraphModule
 
 from pycutlass.errors import ArgumentError
-from pycutlass.pytorch.regions.asked import Asked
+from pycutlass.pytorch.regions.few import Unlike
 from pycutlass.pytorch.regions.products import value_of
 
-__all__ = ["InputGuards", "with_guards"]
+__all__ = ["InputGuards", "refuse", "with_guards"]
 
 _NAME = "_guards_fn"  # by which torch.export has it
 _REMEDY = "partition the model again with such inputs, or say with dynamic= which extents may change"
@@ -25,21 +26,25 @@ class InputGuards(nn.Module):
     ----------
     extents : tuple
         Of each input its name and its extents, None where they may change; None of what is no tensor.
-    asked : tuple
-        Of each input the axes on which the model asks for 0 or 1: axis, the extent that means it, and where it asks.
     further : Module or None
         The check of torch.export, which raises AssertionError.
+
+    Attributes
+    ----------
+    unlike : tuple of Unlike
+        Inputs for which the graph computes something else than the model.
     """
 
     _is_impure = True  # nobody reads its result, and torch.fx is to keep its calls
 
-    def __init__(self, extents: tuple[Any, ...], asked: tuple[Any, ...], further: nn.Module | None) -> None:
+    def __init__(self, extents: tuple[Any, ...], further: nn.Module | None) -> None:
         super().__init__()
-        self.extents, self.asked, self.further = extents, asked, further
+        self.extents, self.further = extents, further
+        self.unlike: tuple[Unlike, ...] = ()
 
     def forward(self, *inputs: Any) -> None:
         """Raise ArgumentError for inputs that the model was not captured for."""
-        for known, asked, given in zip(self.extents, self.asked, inputs, strict=True):
+        for known, given in zip(self.extents, inputs, strict=True):
             if known is None:
                 continue
             name, extents = known
@@ -56,13 +61,13 @@ class InputGuards(nn.Module):
                         f"axis {axis} of {name} had {extent} elements when the model was partitioned, and now has "
                         f"{given.shape[axis]}: {_REMEDY}{of_one}"
                     )
-            for axis, extent, place in asked:
-                if given.shape[axis] == extent:
-                    raise ArgumentError(
-                        f"axis {axis} of {name} has {extent} elements, and the model, in {place}, computes something "
-                        f"else there than with the example that it was partitioned with: partition it once more with "
-                        f"an example that has {extent}, and call that one for such inputs"
-                    )
+        for each in self.unlike:
+            if each.holds(inputs):
+                raise ArgumentError(
+                    f"{self._said(each)}, and the partition would compute something else there than the model: "
+                    f"{each.reason}. Partition the model once more with such an example, and call that partition for "
+                    f"such inputs"
+                )
         if self.further is None:
             return
         try:
@@ -71,22 +76,35 @@ class InputGuards(nn.Module):
             condition = str(error).partition("Guard failed: ")[2] or str(error)
             raise ArgumentError(f"the model was partitioned for inputs with {condition}: {_REMEDY}") from None
 
+    def _said(self, unlike: Unlike) -> str:
+        """Return what inputs have that are refused."""
+        said = []
+        for at, axis, extent in unlike.extents:
+            known = self.extents[at]
+            name = f"input {at}" if known is None else known[0]
+            said.append(f"{name} is {extent}" if axis is None else f"axis {axis} of {name} has {extent} elements")
+        return " and ".join(said)
 
-def with_guards(module: GraphModule, asked: Asked) -> None:
+
+def refuse(module: GraphModule, unlike: Sequence[Unlike]) -> None:
+    """Let a captured model raise ArgumentError for more inputs."""
+    guards: Any = getattr(module, _NAME, None)
+    if unlike:
+        guards.unlike = tuple(unlike)
+
+
+def with_guards(module: GraphModule) -> None:
     """Let a captured model raise errors of ours for other inputs than it was captured for.
 
     Parameters
     ----------
     module : GraphModule
         The captured model.
-    asked : mapping
-        Where the model asks whether a symbol is 0 or 1.
     """
     known = [node for node in module.graph.nodes if node.op == "placeholder"]
     if not known:
         return
-    of_few = tuple(_asked_of(node, asked) for node in known)
-    guards = InputGuards(tuple(map(_extents_of, known)), of_few, getattr(module, _NAME, None))
+    guards = InputGuards(tuple(map(_extents_of, known)), getattr(module, _NAME, None))
     setattr(module, _NAME, guards)
     if guards.further is None:
         with module.graph.inserting_after(known[-1]):
@@ -98,14 +116,3 @@ def _extents_of(node: Any) -> tuple[str, tuple[int | None, ...]] | None:
     if not isinstance(value, torch.Tensor):
         return None
     return str(node.target), tuple(each if type(each) is int else None for each in value.shape)
-
-
-def _asked_of(node: Any, asked: Asked) -> tuple[tuple[int, int, str], ...]:
-    value, found = value_of(node), list[tuple[int, int, str]]()
-    extents: Any = value.shape if asked and isinstance(value, torch.Tensor) else ()
-    for axis, extent in enumerate(extents):
-        symbols = () if type(extent) is int else tuple(extent.node.expr.free_symbols)
-        for (symbol, few), place in asked.items():
-            if [symbol] == list(map(str, symbols)):
-                found.append((axis, int(extent.node.expr.subs(symbols[0], few)), place))
-    return tuple(found)

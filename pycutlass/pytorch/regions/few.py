@@ -1,0 +1,187 @@
+"""Whether a captured model computes what the model does of 0 and 1 elements along an axis that changes.
+
+`torch.export` takes an extent that changes for 2 or more: what a model asks of it, and what torch's own code does, is
+answered as for the example, and not all of these answers are guarded. So the model and its graph are called with parts
+of the example, and their results compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from pycutlass.errors import ArgumentError
+from pycutlass.pytorch.regions.products import value_of
+
+__all__ = ["Unlike", "unlike"]
+
+_tree: Any = torch.utils._pytree
+_VALUES = (1, 0)
+_MOST_SYMBOLS = 3  # of which all combinations are tried: beyond, each alone and all together
+_Places = dict[Any, list[tuple[int, int | None, Any]]]
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """Inputs for which a graph computes something else than the model.
+
+    Attributes
+    ----------
+    extents : tuple
+        What all of these inputs have: number of the input, axis, or None of an integer, and extent.
+    reason : str
+        What differs.
+    """
+
+    extents: tuple[tuple[int, int | None, int], ...]
+    reason: str
+
+    def holds(self, inputs: Sequence[Any]) -> bool:
+        """Return whether inputs are such."""
+        return all((inputs[at] if axis is None else inputs[at].shape[axis]) == few for at, axis, few in self.extents)
+
+
+def unlike(model: nn.Module, module: GraphModule, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Unlike]:
+    """Return for which few elements a graph computes something else than the model that it was captured from.
+
+    Parameters
+    ----------
+    model, module : Module
+        The model, and its graph. Both keep their buffers as they are.
+    args, named
+        The example.
+    """
+    leaves, form = _tree.tree_flatten((args, dict(named)))
+    places = _places(module, leaves)
+    if not places or any(isinstance(each, torch.Tensor) and not _is_plain(each) for each in leaves):
+        return []
+    found = list[Unlike]()
+    is_random = any(
+        torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in module.graph.nodes
+    )
+    for few in _combinations(list(places)):
+        tried = Unlike(tuple(_extents(places, few)), "")
+        given = _with_few(leaves, tried.extents)
+        if given is None or any(set(each.extents) <= set(tried.extents) for each in found):
+            continue
+        if reason := _difference(_called(model, form, given), _called(module, form, given), is_random):
+            found.append(Unlike(tried.extents, reason))
+    return found
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    """Return whether a tensor has values that others are computed of, not those of a subclass."""
+    return type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided
+
+
+def _places(module: GraphModule, leaves: Sequence[Any]) -> _Places:
+    """Return where each symbol is read: number of the input, axis, and the expression of its extent."""
+    found: _Places = {}
+    known = [node for node in module.graph.nodes if node.op == "placeholder"]
+    if len(known) != len(leaves):
+        return {}
+    for at, node in enumerate(known):
+        value = value_of(node)
+        extents = enumerate(value.shape) if isinstance(value, torch.Tensor) else [(None, value)]
+        for axis, extent in extents:
+            if isinstance(extent, torch.SymInt):
+                for symbol in extent.node.expr.free_symbols:
+                    found.setdefault(symbol, []).append((at, axis, extent.node.expr))
+    return found
+
+
+def _combinations(symbols: list[Any]) -> Iterator[dict[Any, int]]:
+    """Yield values of some symbols, of few symbols first."""
+    if len(symbols) > _MOST_SYMBOLS:
+        yield from ({symbol: value} for symbol in symbols for value in _VALUES)
+        yield from (dict.fromkeys(symbols, value) for value in _VALUES)
+        return
+    for count in range(1, len(symbols) + 1):
+        for chosen in itertools.combinations(symbols, count):
+            yield from (dict(zip(chosen, values, strict=True)) for values in itertools.product(_VALUES, repeat=count))
+
+
+def _extents(places: _Places, few: Mapping[Any, int]) -> Iterator[tuple[int, int | None, int]]:
+    """Yield the extents of the inputs where symbols have some values."""
+    for at, axis, expression in {place[:2]: place for symbol in few for place in places[symbol]}.values():
+        extent = expression.subs(few)
+        if not extent.free_symbols:
+            yield at, axis, int(extent)
+
+
+def _with_few(leaves: Sequence[Any], extents: Sequence[tuple[int, int | None, int]]) -> list[Any] | None:
+    """Return copies of what a model is called with, of such extents; None where the example has fewer."""
+    made = list(leaves)
+    for at, axis, extent in extents:
+        if axis is None:
+            made[at] = extent
+        elif not 0 <= extent <= made[at].shape[axis]:
+            return None
+        else:
+            made[at] = made[at].detach().narrow(axis, 0, extent)
+    return made
+
+
+def _called(module: nn.Module, form: Any, leaves: Sequence[Any]) -> Any:
+    """Return what a module makes of inputs, or what it raises, and leave its buffers and random numbers as they are."""
+    copies = [_copy(each) if isinstance(each, torch.Tensor) else each for each in leaves]
+    args, named = _tree.tree_unflatten(copies, form)
+    buffers = {name: each.clone() for name, each in module.named_buffers()}
+    tensors = [*module.parameters(), *(each for each in leaves if isinstance(each, torch.Tensor))]
+    devices = sorted({each.get_device() for each in tensors if each.is_cuda})
+    call: Callable[..., Any] = torch.func.functional_call
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(0)
+        try:
+            return call(module, buffers, args, named)
+        except Exception as error:  # of any kind, since the model is the user's
+            return error
+
+
+def _copy(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().clone().requires_grad_(value.requires_grad)
+
+
+def _difference(expected: Any, found: Any, is_random: bool) -> str:
+    """Return how the results of a model and of its graph differ; "" where they do not, or the graph is guarded."""
+    if isinstance(found, ArgumentError) or (isinstance(expected, Exception) and isinstance(found, Exception)):
+        return ""
+    if isinstance(expected, Exception):
+        return f"the model raises {type(expected).__name__} ({expected})"
+    if isinstance(found, Exception):
+        return f"the graph raises {type(found).__name__} ({found})"
+    wanted, made = _tree.tree_leaves(expected), _tree.tree_leaves(found)
+    if len(wanted) != len(made):
+        return f"the model returns {len(wanted)} results, and the graph {len(made)}"
+    for one, other in zip(wanted, made, strict=True):
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            if type(one) is not type(other) or one != other:
+                return f"the model returns {one!r}, and the graph {other!r}"
+        elif one.shape != other.shape or one.dtype != other.dtype:
+            return f"the model returns {_said(one)}, and the graph {_said(other)}"
+        elif not is_random and not _is_close(one, other):
+            return f"the values of {_said(one)} differ"
+    return ""
+
+
+def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether tensors are the same but for rounding."""
+    if not one.numel() or not _is_plain(one) or one.is_meta:
+        return True
+    if not one.dtype.is_floating_point and not one.dtype.is_complex:
+        return torch.equal(one, other)
+    small = torch.finfo(one.dtype).eps ** 0.5
+    wide = torch.complex128 if one.dtype.is_complex else torch.float64
+    one, other = one.detach().to(wide), other.detach().to(wide)
+    largest = float(torch.where(one.isfinite(), one, 0).abs().max())
+    return torch.allclose(one, other, rtol=small, atol=small * largest, equal_nan=True)
+
+
+def _said(value: torch.Tensor) -> str:
+    return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"

@@ -1,0 +1,184 @@
+"""Partitions of models that ask how many rows they get: they agree with the model, or refuse."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pycutlass.errors import ArgumentError
+from pycutlass.pytorch import Options, partition
+
+Tensor = torch.Tensor
+ALL = Options(min_gain=0)
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch about torch
+
+
+def some(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+class Asking(nn.Module):
+    """A linear layer, and what a function makes of it and of inputs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.function = nn.Linear(8, 8, dtype=torch.float64), function
+
+
+class One(Asking):
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self.layer, x)
+
+
+class Two(Asking):
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        return self.function(self.layer, x, y)
+
+
+def outcome(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    try:
+        with torch.no_grad():
+            return model(*inputs)
+    except Exception as error:
+        return error
+
+
+def agree(model: nn.Module, made: nn.Module, inputs: tuple[Tensor, ...]) -> str:
+    """Return whether both compute the same, or whether the partition refuses, which it must where the model raises."""
+    expected, found = outcome(model, inputs), outcome(made, inputs)
+    if isinstance(found, ArgumentError):
+        return "refused"
+    if isinstance(expected, Exception):
+        assert isinstance(found, Exception), (tuple(each.shape for each in inputs), expected)
+        return "raised"
+    assert not isinstance(found, Exception), (tuple(each.shape for each in inputs), found)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    return "agreed"
+
+
+def _by_rank(layer: nn.Module, x: Tensor) -> Tensor:
+    y = layer(x).squeeze()
+    return y.unsqueeze(0) if y.dim() == 1 else y
+
+
+def _checked(layer: nn.Module, x: Tensor) -> Tensor:
+    torch._check(x.shape[0] > 1)
+    return layer(x)
+
+
+#: With the numbers of rows that are refused; torch itself refuses two, of which all but the first are one.
+OF_ONE_INPUT: dict[str, tuple[Callable[..., Any], set[int]]] = {
+    "compared with 1": (lambda layer, x: layer(x) if x.shape[0] > 1 else -x, {1}),
+    "none": (lambda layer, x: layer(x) if x.shape[0] else x.new_ones(1, 8), {0}),
+    "the larger of 1": (lambda layer, x: layer(x).sum(0) / max(x.shape[0], 1), {0}),
+    "the larger of 1 and all elements": (lambda layer, x: layer(x).sum(0) / max(x.numel(), 1), {0}),
+    "symbolic maximum": (lambda layer, x: layer(x).sum(0) / torch.sym_max(x.shape[0], 1), {0}),
+    "rank behind a squeeze": (_by_rank, {1}),
+    "the first two": (lambda layer, x: layer(x[:2]).sum(0) / x[:2].shape[0], {0, 1}),
+    "all but the first": (lambda layer, x: layer(x).sum(0) + x[1:].shape[0], {0, 2}),
+    "a condition as a number": (lambda layer, x: layer(x).sum(0) + (1 + (x.shape[0] > 1)), {0, 1}),
+    "a check": (_checked, {0, 1}),
+    "a divisor": (lambda layer, x: layer(x) if 64 // x.shape[0] > 2 else -x, set()),
+    "what does not matter": (lambda layer, x: layer(x) if x.shape[0] > 1 else layer(x) * 1.0, set()),
+    "a branch on values": (
+        lambda layer, x: torch.cond(x.sum() > 0, lambda y: torch.relu(y), lambda y: y * 3, (layer(x),)),
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE_INPUT)
+def test_few_rows_agree_or_are_refused(name: str) -> None:
+    function, refused = OF_ONE_INPUT[name]
+    model = One(function).eval()
+    made = partition(model, some(4, 8), dynamic=True, options=ALL)
+    outcomes = {rows: agree(model, made, (some(rows, 8),)) for rows in (0, 1, 2, 3, 5)}
+    assert {rows for rows in outcomes if outcomes[rows] == "refused"} == refused
+
+
+OF_TWO_INPUTS: dict[str, Callable[..., Any]] = {
+    "extents that become one": lambda layer, x, y: torch.relu(layer(x)) + y if x.shape[0] > 1 else -layer(x) - y,
+    "none of both": lambda layer, x, y: layer(torch.cat([x, y])) if torch.cat([x, y]).numel() else x.new_ones(1, 8),
+    "a product of extents": lambda layer, x, y: layer(x).sum() + y.sum() if x.shape[0] * y.shape[0] > 1 else y.sum(),
+    "either": lambda layer, x, y: layer(x).sum() * (2 if (x.shape[0] > 1 or y.shape[0] > 1) else 3) + y.sum(),
+    "nothing": lambda layer, x, y: layer(x).sum() + layer(y).sum(),
+}
+
+
+@pytest.mark.parametrize("name", OF_TWO_INPUTS)
+def test_few_rows_of_two_inputs_agree_or_are_refused(name: str) -> None:
+    model = Two(OF_TWO_INPUTS[name]).eval()
+    made = partition(model, (some(4, 8), some(4, 8)), dynamic=True, options=ALL)
+    outcomes = [
+        agree(model, made, (some(rows, 8), some(others, 8)))
+        for rows, others in itertools.product((0, 1, 2, 5), repeat=2)
+    ]
+    assert outcomes.count("agreed") >= 2
+    if name == "nothing":
+        assert set(outcomes) == {"agreed"}
+    if name == "either":  # one row of one input alone is the same branch
+        assert outcomes.count("refused") == 2, "one and one, and one and none: of no rows the sum is 0 on either"
+
+
+def test_a_partition_of_a_partition_refuses_what_that_refuses() -> None:
+    inner = partition(One(OF_ONE_INPUT["none"][0]).eval(), some(4, 8), dynamic=True, options=ALL)
+    outer = partition(inner, some(4, 8), dynamic=True, options=ALL)
+    assert agree(inner, outer, (some(3, 8),)) == "agreed"
+    with pytest.raises(ArgumentError, match="axis 0 of x has 0 elements"):
+        outer(some(0, 8))
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        x.mul_(2)
+        return nn.functional.dropout(self.norm(self.layer(x)))
+
+
+def test_a_model_and_its_example_stay_as_they_are() -> None:
+    """Buffers, inputs that are changed in place, and random numbers; batch norms raise for one row in training."""
+    model, x = Counting().double().train(), some(4, 8)
+    kept, before = x.clone(), {name: each.clone() for name, each in model.state_dict().items()}
+    state = torch.get_rng_state()
+    made = partition(model, x, dynamic=True, options=ALL)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(x, kept)
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert agree(model, made, (some(1, 8),)) in ("refused", "raised")
+
+
+def test_examples_without_values_are_captured() -> None:
+    with torch.device("meta"):
+        model = One(OF_ONE_INPUT["none"][0]).eval()
+        x = torch.empty(4, 8, dtype=torch.float64)
+    made = partition(model, x, dynamic=True, options=ALL)
+    assert made(x).shape == (4, 8)
+    with pytest.raises(ArgumentError, match="axis 0 of x has 0 elements"):
+        made(x[:0])
+
+
+def test_threads_may_partition_models_at_once() -> None:
+    models = [One(OF_ONE_INPUT["compared with 1"][0]).eval() for _ in range(3)]
+    made: list[Any] = [None] * len(models)
+
+    def partitioned(at: int) -> None:
+        made[at] = partition(models[at], some(4, 8), dynamic=True, options=ALL)
+
+    threads = [threading.Thread(target=partitioned, args=(at,)) for at in range(len(models))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert [agree(model, each, (some(3, 8),)) for model, each in zip(models, made, strict=True)] == ["agreed"] * 3
