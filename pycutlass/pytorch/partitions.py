@@ -240,7 +240,7 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     those that the model converts to. Where a gradient is asked for, regions run as they were in the model; and under an
     autocast that was off when the model was partitioned. Partition a model under the autocast that it is to have.
 
-    With `dynamic`, the model is called with 0 and 1 elements of the example along the axes that change, since
+    With `dynamic`, copies of the model are called with 0 and 1 elements of the example along axes that change, since
     ``torch.export`` takes these for 2 or more. Such inputs are refused later if the graph computes something else.
 
     Examples

@@ -73,6 +73,13 @@ def _checked(layer: nn.Module, x: Tensor) -> Tensor:
     return layer(x)
 
 
+def _doubled(layer: nn.Module, x: Tensor) -> Tensor:
+    n = x.shape[0]
+    while n < 4:  # never, of none
+        n *= 2
+    return layer(x)[:n]
+
+
 #: With the numbers of rows that are refused; torch itself refuses two, of which all but the first are one.
 OF_ONE_INPUT: dict[str, tuple[Callable[..., Any], set[int]]] = {
     "compared with 1": (lambda layer, x: layer(x) if x.shape[0] > 1 else -x, {1}),
@@ -86,6 +93,13 @@ OF_ONE_INPUT: dict[str, tuple[Callable[..., Any], set[int]]] = {
     "a condition as a number": (lambda layer, x: layer(x).sum(0) + (1 + (x.shape[0] > 1)), {0, 1}),
     "a check": (_checked, {0, 1}),
     "a divisor": (lambda layer, x: layer(x) if 64 // x.shape[0] > 2 else -x, set()),
+    "behind attention": (
+        lambda layer, x: (
+            nn.functional.scaled_dot_product_attention(*[layer(x)[None]] * 3)[0] * (2 if x.shape[0] > 1 else 3)
+        ),
+        {1},
+    ),
+    "the keys of results": (lambda layer, x: {"a" if x.shape[0] > 1 else "b": layer(x)}, {0, 1}),
     "what does not matter": (lambda layer, x: layer(x) if x.shape[0] > 1 else layer(x) * 1.0, set()),
     "a branch on values": (
         lambda layer, x: torch.cond(x.sum() > 0, lambda y: torch.relu(y), lambda y: y * 3, (layer(x),)),
@@ -133,6 +147,43 @@ def test_a_partition_of_a_partition_refuses_what_that_refuses() -> None:
     assert agree(inner, outer, (some(3, 8),)) == "agreed"
     with pytest.raises(ArgumentError, match="axis 0 of x has 0 elements"):
         outer(some(0, 8))
+
+
+def test_a_model_is_not_called_with_what_its_graph_refuses() -> None:
+    made = partition(One(_doubled).eval(), some(4, 8), dynamic=True, options=ALL)
+    assert made(some(5, 8)).shape == (5, 8)
+    with pytest.raises(ArgumentError, match="the model was partitioned for inputs with"):
+        made(some(0, 8))
+
+
+class Attending(nn.Module):
+    """Makes a mask when it is called first, and keeps what it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen = nn.Linear(8, 8, dtype=torch.float64), list[Any]()
+        self.mask: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mask is None:
+            self.mask = torch.ones(x.shape[1], x.shape[1], dtype=x.dtype)
+        self.seen.append(x.shape[1])
+        return torch.relu(self.layer(x)) + self.mask.sum()
+
+
+def test_attributes_of_a_model_stay_as_they_are() -> None:
+    model = Attending().eval()
+    partition(model, some(2, 4, 8), dynamic={"x": {1: torch.export.Dim.AUTO}}, options=ALL)
+    assert model.mask is None
+    assert all(type(each) is not int or each == 4 for each in model.seen), "but for what torch.export appends"
+
+
+def test_no_elements_of_either_of_two_axes() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).double().eval()
+    both = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    made = partition(model, some(2, 4, 8), dynamic={"input": both}, options=ALL)
+    for rows, steps in itertools.product((0, 1, 2, 3), repeat=2):
+        assert agree(model, made, (some(rows, steps, 8),)) == "agreed", (rows, steps)
 
 
 class Counting(nn.Module):

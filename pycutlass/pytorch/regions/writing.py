@@ -257,10 +257,10 @@ class _Writer:
         return self.call(_aten.permute.default, packed, [axes.index(axis) for axis in range(len(axes))])
 
     def reshaped(self, node: Node, shape: Shape) -> Node:
-        """Return a node in a shape, of which one extent may be left to torch."""
+        """Return a node in a shape, of which one extent may be left to torch, unless another one may be 0."""
         unknown = [at for at, each in enumerate(shape) if type(each) is not int]
         extents: list[Any] = list(shape)
-        if -1 not in shape and unknown and not any(each == 0 for each in shape if type(each) is int):
+        if -1 not in shape and len(unknown) == 1 and not any(each == 0 for each in shape if type(each) is int):
             extents[unknown.pop(0)] = -1
         for at in unknown:
             extents[at] = self._size(shape[at])
