@@ -13,6 +13,7 @@ from torch import nn
 
 from pycutlass.errors import ArgumentError
 from pycutlass.pytorch import Options, partition
+from pycutlass.pytorch.regions import few
 
 Tensor = torch.Tensor
 ALL = Options(min_gain=0)
@@ -184,6 +185,27 @@ def test_no_elements_of_either_of_two_axes() -> None:
     made = partition(model, some(2, 4, 8), dynamic={"input": both}, options=ALL)
     for rows, steps in itertools.product((0, 1, 2, 3), repeat=2):
         assert agree(model, made, (some(rows, steps, 8),)) == "agreed", (rows, steps)
+
+
+class Quantised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(8, 8, dtype=torch.int8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.to(x.dtype) if x.shape[0] > 1 else -x
+
+
+@pytest.mark.parametrize("most", [1, few._LARGE])
+def test_large_buffers_are_not_copied(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(few, "_LARGE", most)
+    copied: list[int] = []
+    clone = Tensor.clone
+    monkeypatch.setattr(Tensor, "clone", lambda self, **how: copied.append(self.numel()) or clone(self, **how))
+    model = Quantised().eval()
+    made = partition(model, some(4, 8), dynamic=True, options=ALL)
+    assert (64 in copied) is (most > 1)
+    assert agree(model, made, (some(1, 8),)) == "refused"
 
 
 class Counting(nn.Module):

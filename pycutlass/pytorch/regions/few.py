@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = ["Unlike", "unlike"]
 
 _tree: Any = torch.utils._pytree
 _VALUES = (1, 0)
+_LARGE = 1 << 26  # bytes of a buffer, such as quantised weights, that is not copied where the graph writes to none
 _MOST_SYMBOLS = 3  # of which all combinations are tried: beyond, each alone and all together
 _Places = dict[Any, list[tuple[int, int | None, Any]]]
 
@@ -63,15 +64,17 @@ def unlike(model: nn.Module, module: GraphModule, args: tuple[Any, ...], named: 
     if not places or any(isinstance(each, torch.Tensor) and not _is_plain(each) for each in leaves):
         return []
     found, bare = list[Unlike](), _Bare(module)
+    is_writing = any(node.target is torch.ops.aten.copy_.default for node in module.graph.nodes)
+    shared = {id(each) for each in model.buffers() if each.nbytes >= _LARGE and not is_writing}
     for few in _combinations(list(places)):
         tried = Unlike(tuple(_extents(places, few)), "")
         given = _with_few(leaves, tried.extents)
         if given is None or any(set(each.extents) <= set(tried.extents) for each in found):
             continue
-        of_graph = _called(bare, form, given)
+        of_graph = _called(bare, form, given, shared)
         if isinstance(of_graph, ArgumentError):
             continue  # it refuses such inputs already
-        if reason := _difference(_called(_copied(model), form, given), of_graph):
+        if reason := _difference(_called(_copied(model, shared), form, given, shared), of_graph):
             found.append(Unlike(tried.extents, reason))
     return found
 
@@ -87,10 +90,11 @@ class _Bare(nn.Module):
         return nn.Module.__call__(self.graph, *args, **named)
 
 
-def _copied(model: nn.Module) -> nn.Module:
+def _copied(model: nn.Module, shared: Collection[int]) -> nn.Module:
     """Return a model with the same parameters, whose attributes may change; the same one where it has no copies."""
+    kept = [*model.parameters(), *(each for each in model.buffers() if id(each) in shared)]
     try:
-        return copy.deepcopy(model, {id(each): each for each in model.parameters()})
+        return copy.deepcopy(model, {id(each): each for each in kept})
     except Exception:  # of any kind, since the model is the user's
         return model
 
@@ -148,11 +152,11 @@ def _with_few(leaves: Sequence[Any], extents: Sequence[tuple[int, int | None, in
     return made
 
 
-def _called(module: nn.Module, form: Any, leaves: Sequence[Any]) -> Any:
+def _called(module: nn.Module, form: Any, leaves: Sequence[Any], shared: Collection[int]) -> Any:
     """Return what a module makes of inputs, or what it raises, and leave its buffers and random numbers as they are."""
     copies = [_copy(each) if isinstance(each, torch.Tensor) else each for each in leaves]
     args, named = _tree.tree_unflatten(copies, form)
-    buffers = {name: each.clone() for name, each in module.named_buffers()}
+    buffers = {name: each.clone() for name, each in module.named_buffers() if id(each) not in shared}
     tensors = [*module.parameters(), *(each for each in leaves if isinstance(each, torch.Tensor))]
     devices = sorted({each.get_device() for each in tensors if each.is_cuda})
     generators: list[Any] = [torch.default_generator, *(torch.cuda.default_generators[each] for each in devices)]
