@@ -85,3 +85,16 @@ def _in_order(parts: list[str], text: str) -> None:
         found = text.find(part.strip(), at)
         assert found >= 0, (part, text)
         at = found + len(part.strip())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("kind", ["nested", "jagged", "quantised"])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch says that these kinds of tensors are prototypes
+def test_kinds_of_tensors_that_torch_cannot_capture(kind: str, dynamic: Any) -> None:
+    parts = [torch.randn(3, 8), torch.randn(5, 8)]
+    if kind == "quantised":
+        x = torch.quantize_per_tensor(torch.randn(4, 8), 0.1, 0, torch.qint8)
+    else:
+        x = torch.nested.nested_tensor(parts, layout=torch.jagged if kind == "jagged" else torch.strided)
+    with pytest.raises(errors.ArgumentError, match=r"torch\.export cannot capture Linear"):
+        partition(nn.Linear(8, 8).eval(), x, dynamic=dynamic)

@@ -116,7 +116,8 @@ def _exported(model: Any, example_inputs: Any, dynamic: Any) -> ExportedProgram:
 
 def _packed(value: Any) -> Any:
     """Return an example that lies packed, in the order of its axes: torch guards strides of part of a larger tensor."""
-    if type(value) not in (torch.Tensor, nn.Parameter) or value.layout is not torch.strided or 0 in value.stride():
+    is_plain = type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided
+    if not is_plain or value.is_nested or value.is_quantized or 0 in value.stride():
         return value
     is_packed = torch.empty_like(value, device="meta").stride() == value.stride()
     return value if is_packed else torch.empty_like(value, requires_grad=value.requires_grad)

@@ -76,7 +76,7 @@ def uncaptured(
 
 def _shapes_of(*given: Any) -> list[tuple[int, ...]]:
     leaves = torch.utils._pytree.tree_leaves(given)
-    return [tuple(each.shape) for each in leaves if isinstance(each, torch.Tensor)]
+    return [tuple(each.shape) for each in leaves if isinstance(each, torch.Tensor) and not each.is_nested]
 
 
 def _no_inputs(unknown: list[str], known: list[str], kind: str) -> PyCutlassError:
@@ -103,6 +103,8 @@ def _signature_of(forward: Any) -> inspect.Signature:
 
 def _told(value: Any) -> str:
     """Return an input for a message: of tensors shape and type."""
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return f"a nested tensor of {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, torch.Tensor):
         return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
     return shown(value) if value is None or isinstance(value, int | float | str) else type(value).__name__
