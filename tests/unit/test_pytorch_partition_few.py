@@ -142,6 +142,15 @@ def test_few_rows_of_two_inputs_agree_or_are_refused(name: str) -> None:
         assert outcomes.count("refused") == 2, "one and one, and one and none: of no rows the sum is 0 on either"
 
 
+def test_few_elements_of_one_axis_are_tried_with_few_of_another() -> None:
+    function = lambda layer, x: layer(x) if x.shape[0] * x.shape[1] > 3 else -layer(x)  # noqa: E731
+    model, both = One(function).eval(), {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    made = partition(model, some(4, 4, 8), dynamic={"x": both}, options=ALL)
+    for rows, steps in itertools.product((0, 1, 2, 3, 5), repeat=2):
+        outcome_of = agree(model, made, (some(rows, steps, 8),))
+        assert outcome_of == "agreed" or 1 in (rows, steps), (rows, steps)
+
+
 def test_a_partition_of_a_partition_refuses_what_that_refuses() -> None:
     inner = partition(One(OF_ONE_INPUT["none"][0]).eval(), some(4, 8), dynamic=True, options=ALL)
     outer = partition(inner, some(4, 8), dynamic=True, options=ALL)

@@ -23,7 +23,7 @@ from pycutlass.pytorch.regions.products import value_of
 __all__ = ["Unlike", "unlike"]
 
 _tree: Any = torch.utils._pytree
-_VALUES = (1, 0)
+_VALUES, _CAPTURED = (1, 0), 2
 _LARGE = 1 << 26  # bytes of a buffer, such as quantised weights, that is not copied where the graph writes to none
 _MOST_SYMBOLS = 3  # of which all combinations are tried: beyond, each alone and all together
 _Places = dict[Any, list[tuple[int, int | None, Any]]]
@@ -67,15 +67,19 @@ def unlike(model: nn.Module, module: GraphModule, args: tuple[Any, ...], named: 
     is_writing = any(node.target is torch.ops.aten.copy_.default for node in module.graph.nodes)
     shared = {id(each) for each in model.buffers() if each.nbytes >= _LARGE and not is_writing}
     for few in _combinations(list(places)):
-        tried = Unlike(tuple(_extents(places, few)), "")
-        given = _with_few(leaves, tried.extents)
-        if given is None or any(set(each.extents) <= set(tried.extents) for each in found):
+        extents = tuple(_extents(places, few))
+        if any(set(each.extents) <= set(extents) for each in found):
             continue
-        of_graph = _called(bare, form, given, shared)
-        if isinstance(of_graph, ArgumentError):
-            continue  # it refuses such inputs already
-        if reason := _difference(_called(_copied(model, shared), form, given, shared), of_graph):
-            found.append(Unlike(tried.extents, reason))
+        # Beside what the example has along other axes that change, the least that torch captures for.
+        least = {symbol: few.get(symbol, _CAPTURED) for symbol in places}
+        for tried in (few, least) if len(few) < len(places) else (few,):
+            given = _with_few(leaves, tuple(_extents(places, tried)))
+            of_graph = None if given is None else _called(bare, form, given, shared)
+            if given is None or isinstance(of_graph, ArgumentError):  # it refuses such inputs already
+                continue
+            if reason := _difference(_called(_copied(model, shared), form, given, shared), of_graph):
+                found.append(Unlike(extents, reason))
+                break
     return found
 
 
