@@ -104,8 +104,7 @@ class Model:
 
     def _least_time(self, macs: float, moved: float) -> float:
         """Return the microseconds below which no kernel computes so many products, and moves so many bytes."""
-        multiplying = float(np.min(macs / self._macs_per_us)) if len(self.candidates) else 0.0
-        return max(multiplying, moved / (self.constants.dram_gb_per_s * 1e3))
+        return max(float(np.min(macs / self._macs_per_us)), moved / (self.constants.dram_gb_per_s * 1e3))
 
     def _predicted(
         self, m: int, n: int, k: int | Floats, batches: int, moved: tuple[float, float, float] | None

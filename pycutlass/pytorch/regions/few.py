@@ -23,7 +23,7 @@ from pycutlass.pytorch.regions.products import value_of
 __all__ = ["Unlike", "unlike"]
 
 _tree: Any = torch.utils._pytree
-_VALUES, _CAPTURED = (1, 0), 2
+_VALUES, _LEAST = (1, 0), 2  # what is tried, and the least that torch captures for
 _LARGE = 1 << 26  # bytes of a buffer, such as quantised weights, that is not copied where the graph writes to none
 _MOST_SYMBOLS = 3  # of which all combinations are tried: beyond, each alone and all together
 _Places = dict[Any, list[tuple[int, int | None, Any]]]
@@ -71,7 +71,7 @@ def unlike(model: nn.Module, module: GraphModule, args: tuple[Any, ...], named: 
         if any(set(each.extents) <= set(extents) for each in found):
             continue
         # Beside what the example has along other axes that change, the least that torch captures for.
-        least = {symbol: few.get(symbol, _CAPTURED) for symbol in places}
+        least = {symbol: few.get(symbol, _LEAST) for symbol in places}
         for tried in (few, least) if len(few) < len(places) else (few,):
             given = _with_few(leaves, tuple(_extents(places, tried)))
             of_graph = None if given is None else _called(bare, form, given, shared)
@@ -144,7 +144,7 @@ def _extents(places: _Places, few: Mapping[Any, int]) -> Iterator[tuple[int, int
 
 
 def _with_few(leaves: Sequence[Any], extents: Sequence[tuple[int, int | None, int]]) -> list[Any] | None:
-    """Return copies of what a model is called with, of such extents; None where the example has fewer."""
+    """Return parts of what a model is called with, of such extents; None where the example has fewer elements."""
     made = list(leaves)
     for at, axis, extent in extents:
         if axis is None:
