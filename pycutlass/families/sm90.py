@@ -27,6 +27,7 @@ from pycutlass.families.sm90_products import (
     PRODUCTS,
     accumulator_registers,
     clean_beside,
+    has_many_sums,
     is_fast,
     is_one_instruction,
     most_registers,
@@ -310,6 +311,12 @@ class _Sm90(KernelFamily):
         parts = parts_in_kernel(kernel)
         C = _loaded(parts.epilogue, self.gemm, parts.C, parts.D)
         return is_cp_async(parts.A, parts.B), is_direct(parts.A, parts.B, C, parts.D)
+
+    def takes_slices(self, kernel: Gemm) -> bool:
+        """Return whether slices of K are whole steps: in kernels with a device side of our own (kernel_sm90.h)."""
+        parts, tile = parts_in_kernel(kernel), kernel.tile_description
+        is_ours = not (is_cp_async(parts.A, parts.B) or _is_stream_k(kernel) or has_many_sums(tile, parts.D))
+        return is_ours and parts.D.type == tile.math_instruction.accumulator
 
     def parts_of(self, kernel: Gemm) -> Parts:
         """Return the epilogue and the operands as the C++ has them."""

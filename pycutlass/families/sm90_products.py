@@ -13,6 +13,7 @@ __all__ = [
     "accumulator_registers",
     "clean_beside",
     "clean_registers",
+    "has_many_sums",
     "held_ports",
     "is_fast",
     "is_one_instruction",
@@ -25,6 +26,9 @@ _ROW, _COLUMN = _core.RowMajor, _core.ColumnMajor
 _ANY = ((_ROW, _COLUMN), (_ROW, _ROW), (_COLUMN, _ROW), (_COLUMN, _COLUMN))
 _FAST = MathOperation.multiply_add_fast_accum
 _EITHER = (MathOperation.multiply_add, _FAST)
+
+#: Sums of a thread beyond which kernels with a device side of our own were seen to spill (gemm_sm90.h).
+_MOST_SUMS = 128
 
 PRODUCTS = (
     Product(_TENSOR_OP, "f16", "f16", "f32", None, _ANY),
@@ -76,6 +80,13 @@ def accumulator_registers(tile: Tile) -> int:
     elements = m * n // (256 if tile.kernel_schedule is KernelSchedule.Cooperative else 128)
     math = tile.math_instruction
     return elements * math.accumulator.bits // 32 * (2 if math.a.is_float8 and not is_fast(tile) else 1)
+
+
+def has_many_sums(tile: Tile, D: Tensor) -> bool:
+    """Return whether threads have more sums of 32 bits to store than a device side of our own takes without spills."""
+    m, n, _ = tile.threadblock_shape
+    threads = 128 if tile.kernel_schedule is KernelSchedule.Pingpong else 256
+    return m * n > _MOST_SUMS * threads and D.type.bits == 32
 
 
 def most_registers(*, cp_async: bool = False) -> int:

@@ -298,6 +298,10 @@ class KernelFamily(ABC):
         """Return how many elements of K a slice takes at least, where K is divided."""
         return max(128 // A.type.bits, 128 // B.type.bits)
 
+    def takes_slices(self, kernel: Gemm) -> bool:
+        """Return whether a Hopper-native kernel may divide K into slices of whole steps, which need not be equal."""
+        return False
+
     # Shared memory
 
     def check_shared_memory(

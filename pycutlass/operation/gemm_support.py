@@ -206,13 +206,27 @@ def _check_native_slices(operation: Described, k: int, slices: int, mode: Any) -
             f"swizzling_functor=cutlass.ThreadblockSwizzleStreamK"
             f"{f', or for an Ampere-style kernel {changes}' if changes else ''}"
         )
-    step = operation.family.slice_step(operation.A, operation.B)
-    if k % (slices * step):
-        fewer = next(count for count in range(slices, 0, -1) if count == 1 or k % (count * step) == 0)
+    step, depth = operation.family.slice_step(operation.A, operation.B), _steps_of_slices(operation)
+
+    def divides(count: int) -> bool:
+        return count == 1 or k % (count * step) == 0 or (depth is not None and count <= -(-k // depth))
+
+    if not divides(slices):
+        whole = "equal slices" if depth is None else f"slices of whole steps of {depth} elements, or into equal slices"
+        remedy = "" if depth else ", or stream-K, whose slices may differ"
         raise ArgumentError(
-            f"{operation.family.name} kernels divide K into equal slices of whole parts of {step} elements; got K={k} "
-            f"in {slices} slices: use split_k_slices={fewer}, or stream-K, whose slices may differ"
+            f"{operation.family.name} kernels divide K into {whole} of whole parts of {step} elements; got K={k} in "
+            f"{slices} slices: use split_k_slices={next(filter(divides, range(slices, 0, -1)))}{remedy}"
         )
+
+
+def _steps_of_slices(operation: Described) -> int | None:
+    """Return the elements of K of a step, where slices of K need not be equal but may differ by a step, or None."""
+    try:
+        partial = operation.partial
+    except DescriptionError:
+        return None
+    return partial.tile_description.threadblock_shape[2] if partial.family.takes_slices(partial) else None
 
 
 def least_k(operation: Described) -> int:

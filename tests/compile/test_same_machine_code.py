@@ -31,8 +31,8 @@ USUAL = ("plain", "swapped, 8 columns")
 
 #: Has a kernel be CUTLASS's as well, which begins in another way than ours, and has other registers then.
 IN_CUTLASS = """
-template <typename... Each>
-struct pycutlass::PersistentKernel<cutlass::gemm::kernel::GemmUniversal<Each...>>
+template <bool kTakesSlices, typename... Each>
+struct pycutlass::PersistentKernel<cutlass::gemm::kernel::GemmUniversal<Each...>, kTakesSlices>
     : cutlass::gemm::kernel::GemmUniversal<Each...> {};
 """
 #: Has a kernel be built from CUTLASS's own mainloop and its own loads of C.

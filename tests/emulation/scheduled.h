@@ -61,4 +61,20 @@ long misplaced_of_problems(int problems, unsigned seed) {
   return wrong;
 }
 
+/// Whether slices of so many steps, and up to so many slices, follow each other and differ by one step at most.
+inline bool slices_are_whole(int most_steps, int most_slices) {
+  for (int total = 1; total <= most_steps; ++total) {
+    for (int slices = 1; slices <= std::min(total, most_slices); ++slices) {
+      int next = 0;
+      for (int slice = 0; slice < slices; ++slice) {
+        auto const [first, count] = pycutlass::Steps::of_slice(total, slices, slice);
+        if (first != next || count < total / slices || count > (total + slices - 1) / slices) return false;
+        next += count;
+      }
+      if (next != total) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace emulation

@@ -21,3 +21,10 @@ def test_tiles_are_those_of_cutlass(emulator: Emulator) -> None:
     program = emulator.build(f'#include "{HERE / "scheduled.h"}"\nint main() {{\n{"".join(calls)}}}\n')
     said = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
     assert [line for line in said if line.startswith("= ")] == [f"= {m}x{n}: 0" for m, n in CLUSTERS]
+
+
+def test_slices_follow_each_other(emulator: Emulator) -> None:
+    program = emulator.build(
+        f'#include "{HERE / "scheduled.h"}"\nint main() {{ return emulation::slices_are_whole(700, 200) ? 0 : 1; }}\n'
+    )
+    assert subprocess.run([str(program)], check=False).returncode == 0

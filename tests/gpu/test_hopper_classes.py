@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hopper_classes import CLASSES
-from hopper_launches import integers, launch, matrix
+from hopper_launches import drawn, integers, launch, matrix
 
 import pycutlass
 from pycutlass import (
@@ -68,24 +68,32 @@ def test_two_streams_of_stream_k_never_wait_for_each_other() -> None:
 
 
 PARTIAL = ["B by rows, pingpong", "neither along K, cluster of 8", "swapped, 8 columns", "tf32"]
-PARTIAL += ["tf32, A by columns", "tf32, B by rows"]
+PARTIAL += ["tf32, A by columns", "tf32, B by rows", "int8", "uint8 x int8, B by rows", "e4m3 x e5m2"]
+EQUAL = "144 columns"  # whose slices must be, as its device side is CUTLASS's
+PARTIAL.append(EQUAL)
+#: Equal slices of a few elements, and slices of whole steps, of which some have one more: few tiles, and so many that
+#: those of a threadblock are of different slices.
+DIVIDED = (((272, 144, 768), 6), ((16, 528, 4096), 8), ((128, 128, 208), 13))
+IN_STEPS = (((272, 144, 1168), 3), ((48, 336, 4176), 11), ((1040, 2064, 1040), 5), ((2064, 1040, 1488), 4))
 
 
+@pytest.mark.parametrize(("size", "slices"), [*DIVIDED, *IN_STEPS])
 @pytest.mark.parametrize("name", PARTIAL)
-def test_partial_sums_are_exact(name: str) -> None:
-    operation = CLASSES[name]
-    D, count = operation.D, operation.D.alignment
-    functor = LinearCombination(D.element, count, cutlass.float32, cutlass.float32)
+def test_partial_sums_are_exact(name: str, size: tuple[int, int, int], slices: int) -> None:
+    operation, (m, n, k) = CLASSES[name], size
+    D, count, sums = operation.D, operation.D.alignment, operation.tile_description.math_instruction.element_accumulator
+    functor = LinearCombination(D.element, count, sums, sums if D.element is sums else cutlass.float32)
     shape = cutlass.MatrixCoord(4, 32 * count)
-    reduction = ReductionOperation(shape, D, cutlass.float32, epilogue_functor=functor, count=count)
+    reduction = ReductionOperation(shape, D, sums, epilogue_functor=functor, count=count)
     pycutlass.compiler.add_module([operation, reduction])
-    for (m, n, k), slices in (((272, 144, 768), 6), ((16, 528, 4096), 8), ((128, 128, 200), 5)):
-        a, b = integers(m, k), integers(k, n)
-        result = matrix(D, torch.full((m, n), 99.0, device="cuda"))
-        A, B = matrix(operation.A, a), matrix(operation.B, b)
-        mode = cutlass.gemm.Mode.GemmSplitKParallel
-        arguments = GemmArguments(operation, (m, n, k), A, B, None, result, mode, split_k_slices=slices)
-        operation.run(arguments)
-        reduction.run(ReductionArguments(reduction, (m, n), slices, arguments.ptr_D, result))
-        torch.cuda.synchronize()
-        assert torch.equal(result.double(), (a @ b).to(result.dtype).double())
+    if name == EQUAL and (size, slices) in IN_STEPS:
+        k, slices = k // 16 * 16, next(fewer for fewer in range(slices, 0, -1) if k // 16 % fewer == 0)
+    a, b = drawn(operation.A, m, k), drawn(operation.B, k, n)
+    result = matrix(D, torch.full((m, n), 99.0, device="cuda"))
+    A, B = matrix(operation.A, a), matrix(operation.B, b)
+    mode = cutlass.gemm.Mode.GemmSplitKParallel
+    arguments = GemmArguments(operation, (m, n, k), A, B, None, result, mode, split_k_slices=slices)
+    operation.run(arguments)
+    reduction.run(ReductionArguments(reduction, (m, n), slices, arguments.ptr_D, result))
+    torch.cuda.synchronize()
+    assert torch.equal(result.double(), (a @ b).to(result.dtype).double())

@@ -337,12 +337,29 @@ def test_operands_that_tma_cannot_move_are_named() -> None:
         GemmArguments(operation, (4, 4, 24), *(np.zeros((4, 24), element(TAG["e4m3"]).dtype),) * 2)
 
 
-def test_slices_in_parallel_are_equal() -> None:
-    operation, mode = described(C=of_tma("f16"), schedule=KernelSchedule.Pingpong), cutlass.gemm.Mode.GemmSplitKParallel
+def _refused_in_parallel(operation: pycutlass.GemmOperationUniversal, k: int, slices: int) -> str:
+    problem = pycutlass.GemmProblemSize(128, 128, k, cutlass.gemm.Mode.GemmSplitKParallel, split_k_slices=slices)
+    return str(operation.supports(problem).reason)
+
+
+def test_slices_in_parallel_are_whole_steps_or_equal() -> None:
+    operation = described(C=of_tma("f16"), schedule=KernelSchedule.Pingpong)
     assert operation.splits_in_parallel and operation.partial.C.type.short == "f32"
-    assert operation.supports(pycutlass.GemmProblemSize(128, 128, 4096, mode, split_k_slices=8))
-    reason = operation.supports(pycutlass.GemmProblemSize(128, 128, 72, mode, split_k_slices=4)).reason
-    assert "equal slices of whole parts of 8 elements" in reason and "split_k_slices=3" in reason
+    for k, slices in ((4096, 8), (4096, 64), (4104, 65), (4104, 7), (72, 2), (72, 3), (72, 9), (0, 5)):
+        assert not _refused_in_parallel(operation, k, slices), (k, slices)
+    reason = _refused_in_parallel(operation, 72, 4)
+    assert "slices of whole steps of 64 elements" in reason and "split_k_slices=3" in reason
+    assert "split_k_slices=65" in _refused_in_parallel(operation, 4104, 66)
+
+
+def test_slices_of_kernels_whose_device_side_is_of_cutlass_are_equal() -> None:
+    operation = described(C=of_tma("f16"), shape=(128, 144, 64), schedule=KernelSchedule.Pingpong)
+    assert not _refused_in_parallel(operation, 4096, 8)
+    reason = _refused_in_parallel(operation, 4104, 4)
+    assert "equal slices of whole parts of 8 elements" in reason and "split_k_slices=3, or stream-K" in reason
+
+
+def test_partial_sums_of_the_transposed_problem_are_its_own() -> None:
     swapped = described(C=of_tma("f16"), shape=(64, 8, 64), swap_ab=True)
     assert swapped.partial.swap_ab and "TransposedSm90" in swapped.partial.body()
 

@@ -266,7 +266,7 @@ struct GemmSm90 {
   static constexpr bool kIsCpAsync = !IsForTma<A>::value || !IsForTma<B>::value;
   static constexpr bool kIsDirect = kIsCpAsync || !IsForTma<C>::value || !IsForTma<D>::value;
 
-  static constexpr int kTileN = cute::size<1>(TileShape{});
+  static constexpr int kTileN = cute::size<1>(TileShape{}), kTileK = cute::size<2>(TileShape{});
   // CUTLASS would multiply B^T by A^T, and store the transposed tile as if it were none.
   static_assert((sizeof(typename A::Element) == 2 && sizeof(typename B::Element) == 2) ||
                     !(cutlass::gemm::detail::is_k_major_A<typename A::Layout>() &&
@@ -290,8 +290,11 @@ struct GemmSm90 {
   static constexpr bool kHasManySums = cute::size<0>(TileShape{}) * kTileN >
                                            128 * cute::size(typename CollectiveMainloop::TiledMma{}) &&
                                        sizeof(typename D::Element) == 4;
-  using Kernel =
-      cute::conditional_t<kIsCpAsync || kIsStreamK || kHasManySums, BuiltKernel, PersistentKernel<BuiltKernel>>;
+  /// Whether the kernel may make partial sums of slices of K, of which the last may be shorter.
+  static constexpr bool kTakesSlices = cutlass::platform::is_same<typename D::Element, ElementAccumulator>::value &&
+                                       !(kIsCpAsync || kIsStreamK || kHasManySums);
+  using Kernel = cute::conditional_t<kIsCpAsync || kIsStreamK || kHasManySums, BuiltKernel,
+                                     PersistentKernel<BuiltKernel, kTakesSlices>>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_gemm_call;
@@ -334,13 +337,22 @@ struct GemmSm90 {
     typename Kernel::Arguments arguments{};
     arguments.mode = static_cast<cutlass::gemm::GemmUniversalMode>(call.mode);
     int k = call.k;
-    if (arguments.mode == cutlass::gemm::GemmUniversalMode::kGemmSplitKParallel) {
-      // Slices of K are a batch, each with a plane of partial sums.
+    // Slices of K are a batch, each with a plane of partial sums: of whole steps, or equal ones of fewer elements.
+    bool const is_parallel = arguments.mode == cutlass::gemm::GemmUniversalMode::kGemmSplitKParallel;
+    bool const in_steps = is_parallel && kTakesSlices && call.batch_count <= (k - 1) / kTileK + 1;
+    if (is_parallel) {
+      constexpr bool kLiesAlongK[] = {cutlass::gemm::detail::is_k_major_A<typename A::Layout>(),
+                                      cutlass::gemm::detail::is_k_major_B<typename B::Layout>()};
       arguments.mode = cutlass::gemm::GemmUniversalMode::kBatched;
-      k /= call.batch_count;
-      a.stride[1] = k * (cutlass::gemm::detail::is_k_major_A<typename A::Layout>() ? 1 : a.stride[0]);
-      b.stride[1] = k * (cutlass::gemm::detail::is_k_major_B<typename B::Layout>() ? 1 : b.stride[0]);
       source.stride[1] = target.stride[1] = int64_t(call.m) * call.n;
+      if (in_steps) {  // the kernel begins in the midst of A and B; tensor maps have more of both, which nobody loads
+        a.stride[1] = a.stride[0] * (kLiesAlongK[0] ? call.m : k);
+        b.stride[1] = b.stride[0] * (kLiesAlongK[1] ? call.n : k);
+      } else {
+        k /= call.batch_count;
+        a.stride[1] = k * (kLiesAlongK[0] ? 1 : a.stride[0]);
+        b.stride[1] = k * (kLiesAlongK[1] ? 1 : b.stride[0]);
+      }
     }
     bool const is_split = kIsStreamK && arguments.mode == cutlass::gemm::GemmUniversalMode::kGemm;
     arguments.problem_shape = {call.m, call.n, k, is_split ? 1 : call.batch_count};
@@ -366,6 +378,7 @@ struct GemmSm90 {
     if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;
 
     Params* params = new (storage) Params(Kernel::to_underlying_arguments(arguments, call.common.workspace));
+    if (in_steps) params->mode = cutlass::gemm::GemmUniversalMode::kGemmSplitKParallel;
     dim3 grid = Kernel::get_grid_shape(*params);
     result = {{grid.x, grid.y, grid.z}, Kernel::get_workspace_size(arguments), 0, 0, 0};
     if constexpr (kIsCpAsync) {  // CUTLASS's kernel knows of no workspace but its scheduler's, which needs none, and

@@ -82,6 +82,17 @@ class Tiles {
   uint32_t count_, step_, number_;
 };
 
+/// Steps along K, one after the other.
+struct Steps {
+  int first, count;
+
+  /// Those of one of at most `total` slices, which differ by one step at most.
+  CUTLASS_HOST_DEVICE static Steps of_slice(int total, int slices, int slice) {
+    int const each = total / slices, longer = total - each * slices;
+    return {slice * each + (slice < longer ? slice : longer), each + (slice < longer)};
+  }
+};
+
 #if PYCUTLASS_DEVICE_SIDE
 
 /// Two groups of threads that take turns, a number of times for each (cutlass::OrderedSequenceBarrier, whose barriers
@@ -125,8 +136,9 @@ struct IsPingpong<Kernel, cute::void_t<typename Kernel::MathWarpGroupOrderBarrie
 #endif
 };
 
-/// A kernel that CUTLASS made, with a device side of our own.
-template <typename Kernel>
+/// A kernel that CUTLASS made, with a device side of our own. If it takes slices, its mode may be parallel split-K:
+/// batches of D are sums over parts of K then, and A and B have none.
+template <typename Kernel, bool kTakesSlices>
 struct PersistentKernel : Kernel {
 #if PYCUTLASS_DEVICE_SIDE
 
@@ -241,9 +253,17 @@ struct PersistentKernel : Kernel {
     return cute::append<4>(params.problem_shape, cute::Int<1>{});
   }
 
-  CUTLASS_DEVICE static int steps_along_k(Params const& params) {
+  /// Whether K is divided.
+  CUTLASS_DEVICE static bool is_sliced(Params const& params) {
+    return kTakesSlices && params.mode == cutlass::gemm::GemmUniversalMode::kGemmSplitKParallel;
+  }
+
+  /// Returns the steps along K of the tile that a walk is at.
+  CUTLASS_DEVICE static Steps steps_of(Params const& params, Walk const& walk) {
     constexpr int kTileK = cute::size<2>(TileShape{});
-    return (int(cute::get<2>(params.problem_shape)) + kTileK - 1) / kTileK;
+    int const all = (int(cute::get<2>(params.problem_shape)) + kTileK - 1) / kTileK;
+    if (!is_sliced(params)) return {0, all};
+    return Steps::of_slice(all, int(cute::get<3>(params.problem_shape)), cute::get<3>(walk.coord()));
   }
 
   /// Loads A and B, by one warp.
@@ -254,7 +274,7 @@ struct PersistentKernel : Kernel {
     auto state = cutlass::make_producer_start_state<Loads>();
     CollectiveMainloop mainloop;
     auto const inputs = mainloop.load_init(problem_of(params), params.mainloop);
-    int const count = steps_along_k(params);
+    Steps part = steps_of(params, walk);
     auto coord = walk.coord();
     uint32_t const rank = cute::block_rank_in_cluster();
     // Else the compiler would find the tile behind the barrier.
@@ -264,14 +284,17 @@ struct PersistentKernel : Kernel {
 
     bool is_first = true;
     while (walk.has_tile()) {
-      auto steps = cute::make_coord_iterator(cute::shape<3>(cute::get<0>(inputs)));
-      mainloop.load(params.mainloop, loads, state, inputs, coord, steps, count, cutlass::canonical_lane_idx(), rank,
-                    shared.tensors.mainloop);
-      state.advance(count);
+      auto const all = cute::shape<3>(cute::get<0>(inputs));
+      auto steps = cute::make_coord_iterator(cute::idx2crd(part.first, all), all);
+      if (is_sliced(params)) cute::get<3>(coord) = 0;
+      mainloop.load(params.mainloop, loads, state, inputs, coord, steps, part.count, cutlass::canonical_lane_idx(),
+                    rank, shared.tensors.mainloop);
+      state.advance(part.count);
       if (is_first) loads_begun(shared).arrive();
       is_first = false;
       walk.advance(1);
       coord = walk.coord();
+      if constexpr (kTakesSlices) part = steps_of(params, walk);
     }
     mainloop.load_tail(loads, state);
   }
@@ -296,7 +319,7 @@ struct PersistentKernel : Kernel {
 
   /// Multiplies and stores tiles, by both warp groups together.
   CUTLASS_DEVICE static void run_cooperative(Params const& params, SharedStorage& shared) {
-    int const thread = threadIdx.x - kGroup, count = steps_along_k(params);
+    int const thread = threadIdx.x - kGroup;
     Loads loads(shared.pipelines.mainloop, params_of_loads(params), ClusterShape{}, cute::false_type{});
     SourceLoads source_loads(shared.pipelines.epi_load, params_of_source_loads(params), cute::false_type{});
     CollectiveMainloop mainloop;
@@ -305,6 +328,7 @@ struct PersistentKernel : Kernel {
     typename CollectiveEpilogue::LoadPipelineState loaded;
     auto stored = cutlass::make_producer_start_state<Stores>();
     Walk walk(params.scheduler);
+    int count = steps_of(params, walk).count;
     wait_for_barriers();
 
     bool has_stored = false;
@@ -322,13 +346,14 @@ struct PersistentKernel : Kernel {
       stored = next_stored;
       has_stored = true;
       walk.advance(1);
+      if constexpr (kTakesSlices) count = steps_of(params, walk).count;
     }
     if (has_stored) epilogue.store_tail(source_loads, loaded, stores(), stored);
   }
 
   /// Multiplies and stores tiles, by one of two warp groups that take turns: one multiplies while the other stores.
   CUTLASS_DEVICE static void run_pingpong(Params const& params, SharedStorage& shared, int group) {
-    int const thread = threadIdx.x % kGroup, count = steps_along_k(params);
+    int const thread = threadIdx.x % kGroup;
     int const loads_of_tile = CollectiveEpilogue::get_load_pipe_increment(TileShape{});
     int const stores_of_tile = CollectiveEpilogue::get_store_pipe_increment(TileShape{});
     Loads loads(shared.pipelines.mainloop, params_of_loads(params), ClusterShape{}, cute::false_type{});
@@ -340,11 +365,13 @@ struct PersistentKernel : Kernel {
     auto stored = cutlass::make_producer_start_state<Stores>();
     typename IsPingpong<Kernel>::MathTurns turns(shared.pipelines.math_wg_order, group);
     Walk walk(params.scheduler);
+    int count = steps_of(params, walk).count;
     if (group == 1) {  // the first tile is the other's
       walk.advance(1);
       state.advance(count);
       loaded.advance(loads_of_tile);
       stored.advance(stores_of_tile);
+      if constexpr (kTakesSlices) count = steps_of(params, walk).count;
     }
     wait_for_barriers();
     if (!walk.has_tile()) cutlass::arch::launch_dependent_grids();
@@ -355,7 +382,13 @@ struct PersistentKernel : Kernel {
       mainloop.mma(loads, state, sums, count, thread, shared.tensors.mainloop, params.mainloop);
       turns.arrive();
       mainloop.mma_tail(loads, state, count);
-      state.advance(2 * count);
+      int of_other = count;
+      if constexpr (kTakesSlices) {
+        Walk other = walk;
+        other.advance(1);
+        of_other = steps_of(params, other).count;
+      }
+      state.advance(count + of_other);
       if (!walk.has_another(2)) cutlass::arch::launch_dependent_grids();
 
       turns.wait();
@@ -370,6 +403,7 @@ struct PersistentKernel : Kernel {
       stored.advance(stores_of_tile);
       turns.arrive();
       walk.advance(2);
+      if constexpr (kTakesSlices) count = steps_of(params, walk).count;
     }
   }
 
