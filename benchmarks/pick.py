@@ -12,10 +12,15 @@ Candidates of one part are some hundred kernels. They can be made on a machine w
 
     python3 -m benchmarks.pick --only bf16-tnt --build kernels.zip
     python3 -m benchmarks.pick --only bf16-tnt --bundle kernels.zip
+
+Where new candidates are near the best of some problems alone, these are measured again, and the others are kept:
+
+    python3 -m benchmarks.pick --only f16-tnt --problems "f16 tnt 560x720x50560,f16 tnt 1000x1280x5120"
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -24,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT, environment, options, without_places, write_json
-from benchmarks.pick_cases import MORE, PARTS, build, compiled, considered, kernels, sampled
+from benchmarks.pick_cases import MORE, PARTS, build, chosen, compiled, considered, kernels, sampled
 from benchmarks.pick_report import report
 from pycutlass import device
 from pycutlass.cache import KernelCache
@@ -33,6 +38,8 @@ __all__ = ["KEPT", "main"]
 
 #: Where times are kept, a file for each part.
 KEPT = ROOT / "docs" / "gpu-results" / "pick"
+#: What is kept of each problem that was measured after its part.
+_TELLS = ("date", "commit", "GPU")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,18 +47,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = options(__doc__, list(PARTS))
     parser.add_argument("--build", type=Path, metavar="FILE", help="only compile, and write the kernels to a bundle")
     parser.add_argument("--bundle", type=Path, nargs="*", default=[], metavar="FILE", help="take kernels from bundles")
+    parser.add_argument("--problems", type=_names, default=(), metavar="NAMES", help="which, separated by commas")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--kept", type=Path, default=KEPT, metavar="FOLDER", help="where times are kept (%(default)s)")
     given = parser.parse_args(argv)
     if given.build:
-        return 1 if any(map(print, build(given.only, given.build))) else 0
+        return 1 if any(map(print, build(given.only, given.build, given.problems))) else 0
     if not given.report:
-        _measure(given.only, given.bundle, given.kept, given.quick)
+        _measure(given.only, given.bundle, given.kept, given.problems, given.quick)
     return report(given.kept, given.out, quick=given.quick)
 
 
-def _measure(parts: Iterable[str], bundles: Sequence[Path], kept: Path, quick: bool) -> None:
-    """Measure all problems of some parts and write a file for each."""
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(","))
+
+
+def _measure(
+    parts: Iterable[str], bundles: Sequence[Path], kept: Path, problems: Sequence[str] = (), quick: bool = False
+) -> None:
+    """Measure all problems of some parts, or those that are named, and write a file for each."""
     import torch
 
     from benchmarks.pick_contest import Contest
@@ -65,11 +79,15 @@ def _measure(parts: Iterable[str], bundles: Sequence[Path], kept: Path, quick: b
         os.environ["PATH"] = ""
         os.environ.pop("CXX", None)
     for part in parts:
-        shapes, more = (each[:: 8 if quick else 1] for each in (PARTS[part], MORE[part]))
+        shapes, more = (chosen(each, problems)[:: 8 if quick else 1] for each in (PARTS[part], MORE[part]))
         made = kernels([*shapes, *more], gpu)
         failed = compiled(made, is_known=bool(bundles))
         artifacts = {kernel.source().text: kernel.artifacts for kernel in made if kernel.artifacts}
         record: dict[str, Any] = {"part": part, "environment": here, "not_built": failed, "problems": []}
+        if problems:
+            known = json.loads((kept / f"{part}.json").read_text(encoding="utf-8"))
+            others = [each for each in known["problems"] if each["shape"] not in problems]
+            record = known | {"not_built": sorted({*known["not_built"], *failed}), "problems": others}
         for shape in (*shapes, *more):
             is_whole = shape not in more
             try:
@@ -79,7 +97,8 @@ def _measure(parts: Iterable[str], bundles: Sequence[Path], kept: Path, quick: b
                 reason = without_places(f"{type(error).__name__}: {error}")[:500]
                 record["problems"].append({"shape": shape.name, "error": reason})
                 continue
-            record["problems"].append(outcome.record())
+            again = {"again": {name: here[name] for name in _TELLS}} if problems else {}
+            record["problems"].append(outcome.record() | again)
             write_json(kept / f"{part}.json", record)
             print(f"{time.monotonic() - started:.1f} s {outcome.line()}", file=sys.stderr, flush=True)
             torch.cuda.empty_cache()

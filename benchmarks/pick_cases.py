@@ -26,6 +26,7 @@ __all__ = [
     "MORE",
     "PARTS",
     "build",
+    "chosen",
     "compiled",
     "considered",
     "kernels",
@@ -127,9 +128,14 @@ def compiled(made: Sequence[Operation], *, is_known: bool = False) -> list[str]:
     return failures
 
 
-def build(parts: Sequence[str], bundle: Path) -> list[str]:
+def chosen(shapes: Sequence[Shape], problems: Sequence[str]) -> list[Shape]:
+    """Return the problems of these names, or all where none is named."""
+    return [shape for shape in shapes if not problems or shape.name in problems]
+
+
+def build(parts: Sequence[str], bundle: Path, problems: Sequence[str] = ()) -> list[str]:
     """Compile the kernels of some parts for an H200, write them to `bundle`, and return what failed."""
-    every = kernels([*shapes_of(parts), *(shape for part in parts for shape in MORE[part])])
+    every = kernels(chosen([*shapes_of(parts), *(shape for part in parts for shape in MORE[part])], problems))
     failures = compiled(every)
     KernelCache().export(bundle, {artifact.key for each in every for artifact in each.artifacts.values()})
     return failures

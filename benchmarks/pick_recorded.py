@@ -52,6 +52,14 @@ def _alone(raw: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
             yield f"f16 tnt {size[1]}", _of_candidates(samples["alone"]["screened us"])
         elif of_class := re.fullmatch(r"(b?f16 [tn]{3}), (\d+x\d+x\d+), alone", name):
             yield f"{of_class[1]} {of_class[2]}", _of_candidates(samples["screened us"])
+        elif of_bytes := re.fullmatch(r"e4m3, scale per tensor, (\d+x\d+x\d+), alone", name):
+            yield f"e4m3 tnt {of_bytes[1]}", _of_candidates(_of_8_bits(samples["screened us"]))
+
+
+def _of_8_bits(screened: Mapping[str, float]) -> dict[str, float]:
+    """Return the same by the tiles of candidates: benchmarks.gemm_classes names those of 16 bits, of half the K."""
+    tile = re.compile(r"(\d+x\d+)x(\d+)")
+    return {tile.sub(lambda found: f"{found[1]}x{2 * int(found[2])}", choice): us for choice, us in screened.items()}
 
 
 def _of_candidates(screened: Mapping[str, float]) -> dict[str, float]:

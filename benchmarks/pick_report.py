@@ -158,6 +158,10 @@ def _keep_places(made: Report, kept: Path) -> None:
     for path in sorted(kept.glob("*.json")):
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         places[record["part"]] = record["environment"]
+        again = [each["again"] for each in record["problems"] if "again" in each]
+        for date in sorted({each["date"] for each in again}):
+            those = [each for each in again if each["date"] == date]
+            places[f"{record['part']}, {len(those)} again"] = those[0]
     rows = [[part, each["date"], each["commit"][:10], each["GPU"]] for part, each in places.items()]
     made.table("When parts were measured", ("types and layouts", "date", "commit", "GPU"), rows)
     made.raw("environments", places)

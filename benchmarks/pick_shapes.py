@@ -15,7 +15,7 @@ __all__ = ["FITTED", "HELD_OUT", "MORE_FITTED", "RECORDED", "SEED", "Shape"]
 _T = TypeVar("_T")
 
 SEED = 20261125
-_FIT_SEED, _MORE_SEED = 7, 8
+_FIT_SEED, _MORE_SEED, _LONG_SEED = 7, 8, 9
 #: Types of A and B, with how often they are drawn.
 _TYPES = {"f16": 3, "bf16": 4, "tf32": 1, "e4m3": 2, "s8": 1}
 #: Layouts of A, B and D, t for row-major and n for column-major. A and B of 8 bits lie along K.
@@ -103,6 +103,15 @@ def _square(rng: random.Random) -> tuple[int, int, int, int | None]:
     return m, n, _multiple(rng, 16384, 65536) if m * n < 2**21 else _multiple(rng, 256, 8192), None
 
 
+def _long(seed: int, count: int) -> Iterator[Shape]:
+    """Yield so many shapes of few tiles and a long K, in turns of the types and layouts that are corrected."""
+    rng = random.Random(seed)
+    for operands, layouts in (("f16", "tnt"), ("f16", "ttt"), ("e4m3", "tnt"), ("s8", "tnt")) * (count // 4):
+        m = _multiple(rng, 192, 4096)
+        n = _multiple(rng, 192, min(4096, 2**21 // m))
+        yield Shape(operands, layouts, m, n, _multiple(rng, 6144, 49152))
+
+
 def _batch(rng: random.Random) -> tuple[int, int, int, int | None]:
     m, n = _multiple(rng, 64, 2048), _multiple(rng, 64, 2048)
     return m, n, _multiple(rng, 64, 1024), _one(rng, (2, 4, 8, 16, 32, 64))
@@ -145,7 +154,7 @@ MORE_FITTED: tuple[Shape, ...] = tuple(
         _drawn(_MORE_SEED, {"decode": 180, "prefill": 180, "odd": 250, "skinny": 80, "square": 250, "batch": 60}),
         (*HELD_OUT, *FITTED),
     )
-)
+) + tuple(_apart(list(_long(_LONG_SEED, 48)), (*HELD_OUT, *FITTED)))
 #: What it is fitted to as well: the usual problems, of which other benchmarks have measured the best few kernels.
 RECORDED: tuple[Shape, ...] = (
     *(Shape("f16", "tnt", *size) for size in _USUAL),
@@ -154,4 +163,5 @@ RECORDED: tuple[Shape, ...] = (
         for operands, layouts in (("bf16", "tnt"), ("f16", "ttt"))
         for size in _USUAL_OF_CLASSES
     ),
+    *(Shape("e4m3", "tnt", *size) for size in _USUAL_OF_CLASSES[:2]),
 )

@@ -37,10 +37,10 @@ from pycutlass.plan.correction import LIMIT, Correction, of_candidates  # noqa: 
 __all__ = ["main", "trained"]
 
 Floats = npt.NDArray[np.float64]
-_UNITS, _NETWORKS, _STEPS, _DECAY, _RATE = 24, 4, 500, 0.3, 3e-3
+_UNITS, _NETWORKS, _STEPS, _DECAY, _RATE = 24, 8, 500, 1.0, 3e-3
 _NEAR = 0.2  # candidates that take so much longer than the best count for a third
 _SOFT = 0.03  # predictions that differ by so little are as good as equal
-_USUAL_COUNT = 6  # how often usual problems count, of which only the best few candidates are known
+_USUAL_COUNT = 12  # how often usual problems count, of which only the best few candidates are known
 _CONSTANT, _WITHOUT_EFFECT = 1e-6, 1e9  # the spread of an input that is the same in all, and its scale
 
 

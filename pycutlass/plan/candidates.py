@@ -18,6 +18,23 @@ from pycutlass.library import MathInstruction, TileDescription
 from pycutlass.log import silent
 from pycutlass.operation import GemmOperationUniversal, native_tiles_among, tile_descriptions
 from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.candidate_tiles import (
+    DEEP_COLUMNS,
+    LONG,
+    NATIVE,
+    OF_PROMOTED,
+    PARALLEL,
+    PARALLEL_OF_PROMOTED,
+    PARALLEL_SLICES,
+    PLACES,
+    SLICES,
+    SLICES_OF_LONG,
+    STREAM_K,
+    SWAPPED,
+    SWAPPED_COLUMNS,
+    SWAPPED_PLACES,
+    SWAPPED_SLICES,
+)
 from pycutlass.plan.kind import GemmKind
 from pycutlass.types import element
 
@@ -35,46 +52,8 @@ __all__ = [
 
 _OpClass = _core.OpClass
 _PINGPONG, _COOPERATIVE = KernelSchedule.Pingpong, KernelSchedule.Cooperative
-_Shape = tuple[int, int]
 
-#: Rows and columns of Hopper-native tiles, with their clusters. Clusters share what they load: rows of 64 are small
-#: enough to go without, of two tiles of 256 rows it is B that is worth sharing.
-_NATIVE: tuple[tuple[KernelSchedule, int, tuple[int, ...], tuple[_Shape, ...]], ...] = (
-    (_COOPERATIVE, 256, (192, 160, 128, 96), ((1, 2), (2, 1), (1, 1))),
-    (_COOPERATIVE, 128, (256, 224, 192, 160, 128), ((2, 1), (1, 2), (1, 1))),
-    (_COOPERATIVE, 128, (176,), ((2, 1), (1, 1))),
-    (_PINGPONG, 192, (128, 96), ((2, 1), (1, 1))),
-    (_PINGPONG, 128, (192, 160, 128, 96, 64), ((2, 1), (1, 2), (1, 1))),
-    (_PINGPONG, 64, (256, 192, 128, 96, 64, 32, 16), ((1, 1), (2, 1))),
-)
-#: The same where threads add up what tensor cores have of products of 8-bit floats: a thread has sums twice, so that
-#: tiles have 192 columns at most, and steps between them matter more.
-_OF_PROMOTED: tuple[tuple[KernelSchedule, int, tuple[int, ...], tuple[_Shape, ...]], ...] = (
-    (_COOPERATIVE, 128, (144,), ((2, 1), (1, 1))),
-)
-#: Columns up to which tiles of 64 rows are tried with twice the K: with few sums, waiting for K is what takes long.
-_DEEP_COLUMNS = 128
-#: Rows and columns of the transposed problem's tiles, for few rows of the problem.
-_SWAPPED = ((_PINGPONG, 64), (_PINGPONG, 128), (_COOPERATIVE, 128))
-_SWAPPED_COLUMNS = (8, 16, 32, 64, 128)
-#: Cooperative tiles that stream-K divides, and those of which a second kernel adds up the slices.
-_STREAM_K = (((128, 128), (1, 1)), ((128, 256), (2, 1)), ((256, 128), (1, 2)), ((128, 192), (2, 1)))
-_PARALLEL = (
-    *((_PINGPONG, (64, 128), (1, 1)), (_PINGPONG, (128, 128), (1, 1)), (_PINGPONG, (128, 128), (2, 1))),
-    *((_COOPERATIVE, (128, 256), (2, 1)), (_COOPERATIVE, (256, 128), (1, 2))),
-)
-_PARALLEL_OF_PROMOTED = ((_COOPERATIVE, (128, 128), (1, 1)),)
-_SLICES, _SWAPPED_SLICES, _SERIAL_SLICES = (2, 3, 4, 6, 8, 12, 16, 32), (2, 4, 8, 16), (2, 3, 4, 6, 8, 12, 16)
-#: Schedule, rows, columns and cluster of all Hopper-native tiles that are listed: others are not even described.
-_PLACES = frozenset(
-    (
-        *((schedule, rows, columns, *cluster) for schedule, rows, widths, clusters in (*_NATIVE, *_OF_PROMOTED)
-          for columns, cluster in itertools.product(widths, clusters)),
-        *((_COOPERATIVE, *shape, *cluster) for shape, cluster in _STREAM_K),
-        *((schedule, *shape, *cluster) for schedule, shape, cluster in (*_PARALLEL, *_PARALLEL_OF_PROMOTED)),
-    )
-)  # fmt: skip
-_SWAPPED_PLACES = frozenset((*each, columns, 1, 1) for each in _SWAPPED for columns in _SWAPPED_COLUMNS)
+_SERIAL_SLICES = (2, 3, 4, 6, 8, 12, 16)  # of Ampere-style kernels
 #: From this many elements of D on, tiles are large enough for so many of them to share lines in the L2 cache that the
 #: order in which they are visited matters.
 LARGE = 128 * 128
@@ -171,9 +150,9 @@ def by_stages(tiles: tuple[TileDescription, ...]) -> Iterator[list[TileDescripti
 def native_tiles(kind: GemmKind) -> Iterator[TileDescription]:
     """Yield the Hopper-native tiles that are worth considering for a kind of GEMM; none where there are no kernels."""
     tiles = _tiles_by_plane(kind)
-    for schedule, rows, widths, clusters in (*_NATIVE, *(_OF_PROMOTED if _is_promoted(kind) else ())):
+    for schedule, rows, widths, clusters in (*NATIVE, *(OF_PROMOTED if _is_promoted(kind) else ())):
         for columns, cluster in itertools.product(widths, clusters):
-            deep = schedule is _PINGPONG and rows == 64 and columns <= _DEEP_COLUMNS and cluster == (1, 1)
+            deep = schedule is _PINGPONG and rows == 64 and columns <= DEEP_COLUMNS and cluster == (1, 1)
             yield from tiles.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]
 
 
@@ -200,7 +179,7 @@ def _tiles_by_plane(kind: GemmKind) -> dict[Any, list[TileDescription]]:
     """Return Hopper-native tiles by schedule, rows, columns and cluster: those of different depths, the usual first."""
     like = _first_native(kind)
     tiles: dict[Any, list[TileDescription]] = {}
-    for tile in () if like is None else native_tiles_among(like, _PLACES):
+    for tile in () if like is None else native_tiles_among(like, PLACES):
         tiles.setdefault(_place(tile), []).append(tile)
     return tiles
 
@@ -217,24 +196,32 @@ def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
         yield from _swapped(kind, swapped, batched)
     if batched:
         return
-    for (rows, columns), cluster in _STREAM_K:
+    for (rows, columns), cluster in STREAM_K:
         for tile in tiles.get((_COOPERATIVE, rows, columns, *cluster), [])[:1]:
-            yield from _stream_k(kind, tile, _SLICES)
-    for schedule, (rows, columns), cluster in (*_PARALLEL, *(_PARALLEL_OF_PROMOTED if _is_promoted(kind) else ())):
+            yield from _stream_k(kind, tile, SLICES)
+    for schedule, (rows, columns), cluster in (*PARALLEL, *(PARALLEL_OF_PROMOTED if _is_promoted(kind) else ())):
         for tile in tiles.get((schedule, rows, columns, *cluster), [])[:1]:
-            yield from _in_parallel(kind, tile)
+            yield from _in_parallel(kind, tile, PARALLEL_SLICES)
+    for schedule, (rows, columns), cluster in LONG:
+        for tile in tiles.get((schedule, rows, columns, *cluster), [])[:1]:
+            yield from _in_parallel(kind, tile, SLICES_OF_LONG)
 
 
 def _swapped(kind: GemmKind, like: GemmOperationUniversal, batched: bool) -> Iterator[Candidate]:
     """Yield kernels of the transposed problem: their columns are rows of the problem, of which there are few."""
     of_plane: dict[Any, list[TileDescription]] = {}
-    for tile in native_tiles_among(like, _SWAPPED_PLACES):
+    for tile in native_tiles_among(like, SWAPPED_PLACES):
         of_plane.setdefault(_plane(tile), []).append(tile)
-    for (schedule, rows), columns in itertools.product(_SWAPPED, _SWAPPED_COLUMNS):
+    for (schedule, rows), columns in itertools.product(SWAPPED, SWAPPED_COLUMNS):
         for tile in of_plane.get((schedule, rows, columns), [])[:2]:
             yield from _made(kind, tile, swap_ab=True)
             if schedule is _COOPERATIVE and not batched:
-                yield from _stream_k(kind, tile, _SWAPPED_SLICES, swap_ab=True)
+                yield from _stream_k(kind, tile, SWAPPED_SLICES, swap_ab=True)
+    if batched:
+        return
+    for schedule, (rows, columns), _ in LONG:
+        for tile in of_plane.get((schedule, rows, columns), [])[:1]:
+            yield from _in_parallel(kind, tile, SLICES_OF_LONG, swap_ab=True)
 
 
 def _ampere(kind: GemmKind, capability: int, batched: bool) -> Iterator[Candidate]:
@@ -253,7 +240,7 @@ def _ampere(kind: GemmKind, capability: int, batched: bool) -> Iterator[Candidat
             if plane in _AMPERE_SPLIT:
                 for operation in _operations(kind, tile):
                     yield from (Candidate(operation, slices) for slices in _SERIAL_SLICES)
-                yield from _in_parallel(kind, tile)
+                yield from _in_parallel(kind, tile, SLICES)
             if plane in _AMPERE_STREAM_K:
                 yield from _made(kind, tile, _core.ThreadblockSwizzleStreamK)
 
@@ -338,10 +325,12 @@ def _stream_k(
         yield from (Candidate(operation, count) for count in (1, *slices))
 
 
-def _in_parallel(kind: GemmKind, tile: TileDescription) -> Iterator[Candidate]:
+def _in_parallel(
+    kind: GemmKind, tile: TileDescription, counts: tuple[int, ...], swap_ab: bool = False
+) -> Iterator[Candidate]:
     """Yield a tile whose partial sums another kernel adds up, where there are both kernels."""
-    for operation in _operations(kind, tile):
-        for slices in _SLICES:
+    for operation in _operations(kind, tile, swap_ab=swap_ab):
+        for slices in counts:
             candidate = Candidate(operation, slices, True)
             try:
                 _ = candidate.kernels

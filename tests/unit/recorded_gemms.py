@@ -29,6 +29,7 @@ class Recorded:
     way: str
     tile: Size
     microseconds: float
+    cluster: tuple[int, int] | None = None
 
 
 def described(operand: Any, output: Any, letters: str = "tnt", math: MathOperation | None = None) -> GemmKind:
@@ -84,7 +85,7 @@ def recorded_winners() -> Iterator[tuple[GemmKind, Recorded]]:
     Kinds are predicted as one or the other: tf32 and fast accumulation as launches back to back.
     """
     for row in _rows("gemm", "Hopper kernels against cuBLAS"):
-        yield tnt(), Recorded("f16 tnt", _size(row[0]), *_named(row[12]), _number(row[9]))
+        yield tnt(), Recorded("f16 tnt", _size(row[0]), *_named(row[12]), _number(row[9]), _cluster(row[12]))
     for row in _rows("gemm_classes", "Against cuBLAS"):
         kind = kind_of(row[0])
         if kind is not None:
@@ -93,7 +94,7 @@ def recorded_winners() -> Iterator[tuple[GemmKind, Recorded]]:
             ours, named = (8, 11) if is_alone else (3, 6)
             way, (rows, columns, depth) = _named(row[named])
             tile = rows, columns, depth * 16 // kind.A.type.bits  # the table has the K of operands of 16 bits
-            yield kind, Recorded(row[0], _size(row[1]), way, tile, _number(row[ours]))
+            yield kind, Recorded(row[0], _size(row[1]), way, tile, _number(row[ours]), _cluster(row[named]))
 
 
 def recorded_ways() -> Iterator[Recorded]:
@@ -135,3 +136,8 @@ def _named(name: str) -> tuple[str, Size]:
     schedule = "GEMV" if schedule == "Gemv" else schedule
     way = schedule if split is None else f"{split[1] or ''}{split[2].split()[0]}"
     return f"{way}{swapped}", _size(tile)
+
+
+def _cluster(name: str) -> tuple[int, int] | None:
+    found = re.search(r", (\d+)x(\d+)(,|$)", name)
+    return (int(found[1]), int(found[2])) if found else None
