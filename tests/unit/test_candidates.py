@@ -77,6 +77,7 @@ def test_all_ways_to_divide_the_work_are_tried() -> None:
     assert {way_of(candidate) for candidate in candidates(tnt(), 90)} == {
         *("Pingpong", "Cooperative", "stream-K", "split-K", "parallel split-K", "GEMV"),
         *("Pingpong, swapped", "Cooperative, swapped", "stream-K, swapped", "split-K, swapped"),
+        "parallel split-K, swapped",
     }
 
 
