@@ -21,8 +21,8 @@ __all__ = ["Measured", "measured", "report"]
 _ABOUT = (
     f"The default pick, which measures nothing, against the fastest of all candidates that are predicted to take at "
     f"most {FACTOR} times as long as the best, each call alone with a cold L2 cache. Problems were drawn with a seed "
-    f"({SEED}) before anything was fitted: the model is judged by the {len(HELD_OUT)} held-out ones, and its constants "
-    f"are adjusted to the {len(FITTED)} others, and to some candidates of {len(MORE_FITTED)} more and of the "
+    f"({SEED}) before anything was fitted: the model is judged by the {len(HELD_OUT)} held-out ones, and it is "
+    f"adjusted to the {len(FITTED)} others, and to some candidates of {len(MORE_FITTED)} more and of the "
     f"{len(RECORDED)} usual ones, as other benchmarks measured them (recorded). Parts are measured on different days; "
     f"what is below is of all parts that have been measured. torch is torch.matmul, torch._int_mm "
     f"or torch._scaled_mm, which call cuBLAS."

@@ -68,15 +68,15 @@ def test_recorded_winners_are_near_the_top() -> None:
 
 def test_held_out_problems_of_corrected_kinds_have_good_picks() -> None:
     """Problems that neither constants nor corrections were fitted to, each call alone with a cold L2 cache."""
-    classes = constants_of(H200).correction.classes  # type: ignore[union-attr]
-    assert classes == {"f16", "f8", "s8"}
+    correction = constants_of(H200).correction
+    assert correction is not None and correction.classes == {"f16", "f8", "s8"}
     held_out = set(HELD_OUT)
     found = [each for each in measured(KEPT) if each.shape in held_out and "H200" in each.gpu.name]
     shares = sorted(each.share for each in found if each.share is not None)
     assert len(shares) == len(found) >= 180
     assert statistics.geometric_mean(shares) >= 0.97
     assert shares[len(shares) // 20] >= 0.90
-    assert shares[0] >= 0.78
+    assert shares[0] >= 0.85
 
 
 def queued(size: tuple[int, int, int]) -> tuple[Ranked[Candidate], ...]:
