@@ -37,6 +37,8 @@ TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
     (KernelSchedule.Cooperative, (128, 176, 64), (1, 1)),
     (KernelSchedule.Cooperative, (128, 192, 64), (2, 1)),
     (KernelSchedule.Pingpong, (192, 96, 64), (1, 1)),
+    (KernelSchedule.Cooperative, (192, 96, 64), (1, 1)),
+    (KernelSchedule.Cooperative, (192, 96, 64), (1, 2)),
     (KernelSchedule.Pingpong, (128, 160, 64), (2, 1)),
     (KernelSchedule.Cooperative, (128, 256, 64), (1, 1)),
     (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
@@ -55,9 +57,13 @@ PARALLEL_TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
     (KernelSchedule.Pingpong, (64, 128, 64), (1, 1)),
     (KernelSchedule.Pingpong, (128, 128, 64), (1, 1)),
     (KernelSchedule.Pingpong, (128, 128, 64), (2, 1)),
+    (KernelSchedule.Cooperative, (128, 176, 64), (1, 1)),
+    (KernelSchedule.Cooperative, (128, 176, 64), (2, 1)),
     (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
     (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),
 )
+#: Numbers of slices of them, which are whole steps of the tile.
+PARALLEL_SLICES = (2, 3, 4, 5, 6, 7, 8, 11, 16, 32)
 #: Columns, K and warps of GEMVs. A thread has 64 or 128 bytes of B on their way to it, and A from the caches.
 GEMV_TILES: tuple[tuple[int, int, Size], ...] = (
     *((4, 1024, (1, 4, 1)), (4, 2048, (1, 4, 1)), (8, 1024, (1, 4, 1)), (16, 512, (1, 4, 1))),
@@ -188,8 +194,8 @@ def _split_choices(size: Size) -> Iterator[Choice]:
             yield Choice(KernelSchedule.Cooperative, tile, cluster, 1, RasterOrder.Heuristic, slices)
     for schedule, tile, cluster in PARALLEL_TILES:
         tiles = -(-m // tile[0]) * -(-n // tile[1])
-        most = min(k // 512, 2 * _MULTIPROCESSORS // tiles)
-        for slices in (count for count in (2, 3, 4, 6, 8, 16, 32) if count <= most and k % (8 * count) == 0):
+        least, most = _MULTIPROCESSORS // 2 // tiles, min(k // 512, 2 * _MULTIPROCESSORS // tiles)
+        for slices in (count for count in PARALLEL_SLICES if least <= count <= most):
             yield Choice(schedule, tile, cluster, 1, RasterOrder.AlongM, slices, parallel=True)
 
 

@@ -102,7 +102,7 @@ class KernelSchedule(Choice):
 
     Pingpong: each of two consumer warp groups of a Hopper-native kernel has an output tile of its own, one computes
     while the other writes.
-    Cooperative: both work on one tile, which must be at least 128 rows tall.
+    Cooperative: both work on one tile of 128 or 256 rows, or three on one of 192.
     Gemv: a kernel of CUDA cores for problems with 1 to 8 rows, whose warps divide columns and K.
 
     Examples

@@ -15,8 +15,8 @@ from pycutlass.calls import meant, public, shown
 from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, GEMV, SM90, KernelFamily, Product
-from pycutlass.families.sm90 import SM90_THREADS
 from pycutlass.families.sm90_products import accumulator_registers
+from pycutlass.families.sm90_warp_groups import threads
 from pycutlass.integers import as_int, items_of, several
 from pycutlass.log import say_once
 from pycutlass.types import Element, Layout, element, layout
@@ -222,7 +222,7 @@ class TileDescription(Value):
             else GEMV
             if self.kernel_schedule is KernelSchedule.Gemv
             else AMPERE,
-            num_threads=32 * along_m * along_n * along_k if counted else SM90_THREADS,
+            num_threads=32 * along_m * along_n * along_k if counted else threads(self),
             warp_shape=(m // along_m, n // along_n, k // along_k),
         )
         self.family.check_tile(self)

@@ -43,6 +43,7 @@ from pycutlass.families.sm90_register_a import (
 )
 from pycutlass.families.sm90_swap import check_swap, is_swapped, parts_in_kernel
 from pycutlass.families.sm90_tiles import check_native_tile
+from pycutlass.families.sm90_warp_groups import check_three, sharers
 from pycutlass.families.table import (
     SHARED_MEMORY_LIMIT,
     Family,
@@ -55,13 +56,8 @@ from pycutlass.families.table import (
 )
 from pycutlass.log import say_once
 
-__all__ = [
-    "SM90",
-    "SM90_THREADS",
-]
+__all__ = ["SM90"]
 
-#: Threads of a threadblock: one producer warp group and two consumers, under either schedule.
-SM90_THREADS = 384
 _Mode = _core.GemmMode
 
 
@@ -182,6 +178,7 @@ class _Sm90(KernelFamily):
         """Check that a group leaves it to the kernel who takes which tile, and when."""
         swizzle = kernel.swizzling_functor
         check_grouped(kernel)
+        check_three(kernel.tile_description, "groups")
         if kernel.epilogue_functor.is_tree and not kernel.D.is_row_major:
             raise DescriptionError(
                 f"Hopper-native groups with an epilogue function have a RowMajor D: the sizes that their kernels read "
@@ -237,6 +234,7 @@ class _Sm90(KernelFamily):
 
     def check_array(self, kernel: Gemm) -> None:
         """Check that tables can say where the tensors of a GEMM are, as in ``Mode.Array``."""
+        check_three(kernel.tile_description, "kernels for Mode.Array")
         check_array(kernel, self._array_stages(kernel)[1], by_tma=not any(self.copies_of(kernel)))
 
     def array_text(self, kernel: Gemm) -> str:
@@ -331,6 +329,7 @@ def _is_stream_k(kernel: Gemm) -> bool:
 def _check_stream_k(kernel: Gemm) -> None:
     """Check that tiles can be divided along K."""
     functor, schedule = kernel.epilogue_functor, kernel.tile_description.kernel_schedule
+    check_three(kernel.tile_description, "kernels of stream-K")
     if any(port.form not in ("matrix", "top_k") for port in functor.outputs):
         raise DescriptionError(
             f"{functor!r} reduces what it computes, which Hopper-native kernels do of whole tiles, not of those of "
@@ -400,7 +399,7 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
     C = _loaded(parts.epilogue, SM90.gemm, parts.C, parts.D)
     is_stored = is_direct(parts.A, parts.B, C, parts.D)
     clean = clean_beside(tile, parts.epilogue, parts.D, direct=is_stored, cp_async=is_loaded)
-    most = most_registers(cp_async=is_loaded)
+    most = most_registers(tile, cp_async=is_loaded)
     m, n, _ = tile.threadblock_shape
     needs = f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {tile.kernel_schedule!r}"
     # Words that are turned around lie in lines of 32.
@@ -414,9 +413,10 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
             f"cp.async has {most} to give: use at most {columns} columns"
         )
     if registers > clean:
+        wait = "" if sharers(tile) == 3 else ", and from 216 on instructions wait for each other"
         say_once(
             f"{needs}, and beyond {clean} of them for C of {parts.D.type}{beside} the kernel may be slower: registers "
-            f"spill, and from 216 on instructions wait for each other; at most {columns} columns do not spill"
+            f"spill{wait}; at most {columns} columns do not spill"
         )
     elif spills(tile, parts, much=True):
         m, n, k = tile.threadblock_shape
@@ -446,7 +446,7 @@ SM90 = _Sm90(
     modes=(_Mode.Gemm, _Mode.GemmSplitKParallel, _Mode.Batched, _Mode.Array),
     splits_k=False,
     is_persistent=True,
-    schedules={KernelSchedule.Cooperative: (128, 256), KernelSchedule.Pingpong: (64, 128, 192, 256)},
+    schedules={KernelSchedule.Cooperative: (128, 192, 256), KernelSchedule.Pingpong: (64, 128, 192, 256)},
     shared_memory={90: SHARED_MEMORY_LIMIT[90]},
     gemm=Family.SM90_GEMM,
     group=Family.SM90_GROUP,

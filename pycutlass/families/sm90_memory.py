@@ -6,6 +6,7 @@ import math
 
 from pycutlass.enums import KernelSchedule
 from pycutlass.families.parts import Tensor, Tile
+from pycutlass.families.sm90_warp_groups import stored_rows
 from pycutlass.families.table import SHARED_MEMORY_LIMIT
 
 __all__ = [
@@ -139,7 +140,7 @@ def _epilogue(tile: Tile, C: Tensor, D: Tensor) -> tuple[int, int, int]:
     elements have one size, of more than 8 bits, D leaves from the buffers that C has come into.
     """
     m, n, _ = tile.threadblock_shape
-    rows = 64 if tile.kernel_schedule is KernelSchedule.Pingpong else 128
+    rows = stored_rows(tile)
     columns = math.gcd(32, n)
     subtiles = (m // rows) * (n // columns)
     of_C, of_D = (operand.type.bytes_of(rows * columns) for operand in (C, D))
@@ -155,8 +156,9 @@ def _epilogue(tile: Tile, C: Tensor, D: Tensor) -> tuple[int, int, int]:
 
 
 def _swizzle_bytes(operand: Tensor, rows: int, columns: int) -> int:
-    """Return the alignment of a swizzled layout in bytes: it comes round every 8 lines."""
-    return 8 * min(operand.type.bytes_of(columns if operand.is_row_major else rows), 128)
+    """Return the alignment of a swizzled layout in bytes: 8 lines, of the widest span that divides those of D."""
+    line = operand.type.bytes_of(columns if operand.is_row_major else rows)
+    return 8 * next((span for span in (128, 64, 32) if line % span == 0), line)
 
 
 def _up(count: int, step: int) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 from pycutlass import _core
-from pycutlass.enums import KernelSchedule, MathOperation
+from pycutlass.enums import MathOperation
 from pycutlass.families.parts import Epilogue, Product, Tensor, Tile
+from pycutlass.families.sm90_warp_groups import sharers
 
 __all__ = [
     "PRODUCTS",
@@ -53,11 +54,14 @@ _MOST, _CLEAN, _OF_WIDE, _OF_PAIRS, _OF_SINGLES = 224, 192, 24, 32, 48
 _MOST_OF_CP_ASYNC, _CLEAN_OF_CP_ASYNC = 144, 112
 #: And of those whose threads read C, some of it ahead, and write D: 176 were clean, 192 spilled.
 _CLEAN_OF_DIRECT = 176
+#: Threads of three warp groups have 160 registers: with 96 of sums they were clean, and with 112 ptxas lacked registers
+#: for the instruction. Where columns are stored, of elements that have not 16 bits, 96 spilled and 80 were clean.
+_OF_THREE, _OF_THREE_BY_COLUMNS = 96, 80
 #: How many fewer beside one, two, and more vectors and matrices of an epilogue function, whose elements are held; those
 #: of 32 bits count twice. With one of 16 bits 192 were clean in a warp group that has a tile of its own, and spilled a
 #: few bytes where two share one; with five 160 spilled and 144 were clean, and 192 and 160. Of D of 32 bits, 128
-#: spilled with two matrices in either, and 96 and 80 were clean.
-_OF_PORTS = {KernelSchedule.Pingpong: (0, 16, 48), KernelSchedule.Cooperative: (16, 32, 32)}
+#: spilled with two matrices in either, and 96 and 80 were clean. Beside one, three warp groups did as one does.
+_OF_PORTS = {1: (0, 16, 48), 2: (16, 32, 32), 3: (0, 16, 48)}
 _OF_PORTS_BESIDE_WIDE = 16
 
 
@@ -77,7 +81,7 @@ def accumulator_registers(tile: Tile) -> int:
     Sums of 8-bit floats are there twice: those of the last few products, which have few bits, are added to the others.
     """
     m, n, _ = tile.threadblock_shape
-    elements = m * n // (256 if tile.kernel_schedule is KernelSchedule.Cooperative else 128)
+    elements = m * n // (128 * sharers(tile))
     math = tile.math_instruction
     return elements * math.accumulator.bits // 32 * (2 if math.a.is_float8 and not is_fast(tile) else 1)
 
@@ -85,12 +89,13 @@ def accumulator_registers(tile: Tile) -> int:
 def has_many_sums(tile: Tile, D: Tensor) -> bool:
     """Return whether threads have more sums of 32 bits to store than a device side of our own takes without spills."""
     m, n, _ = tile.threadblock_shape
-    threads = 128 if tile.kernel_schedule is KernelSchedule.Pingpong else 256
-    return m * n > _MOST_SUMS * threads and D.type.bits == 32
+    return m * n > _MOST_SUMS * 128 * sharers(tile) and D.type.bits == 32
 
 
-def most_registers(*, cp_async: bool = False) -> int:
+def most_registers(tile: Tile, *, cp_async: bool = False) -> int:
     """Return how many registers of a thread sums can have."""
+    if sharers(tile) == 3:
+        return _OF_THREE
     return _MOST_OF_CP_ASYNC if cp_async else _MOST
 
 
@@ -101,23 +106,26 @@ def held_ports(epilogue: Epilogue) -> int:
 
 def clean_beside(tile: Tile, epilogue: Epilogue, D: Tensor, *, direct: bool, cp_async: bool) -> int:
     """Return with how many of them nothing spills, beside the vectors and matrices that an epilogue function has."""
-    clean = clean_registers(D, direct=direct, cp_async=cp_async)
+    clean = clean_registers(tile, D, direct=direct, cp_async=cp_async)
     held = held_ports(epilogue)
     if not held or cp_async or tile.kernel_schedule is None:
         return clean
-    fewer = _OF_PORTS[tile.kernel_schedule]
+    fewer = _OF_PORTS[sharers(tile)]
     return clean - fewer[min(held, len(fewer)) - 1] - (_OF_PORTS_BESIDE_WIDE if D.type.bits > 16 else 0)
 
 
-def clean_registers(D: Tensor | None = None, *, direct: bool = False, cp_async: bool = False) -> int:
+def clean_registers(tile: Tile, D: Tensor | None = None, *, direct: bool = False, cp_async: bool = False) -> int:
     """Return with how many of them nothing spills, of a kernel that writes D, as it lies in the kernel.
 
     `direct` is whether threads read C and write D, `cp_async` whether they load A and B.
     """
+    if sharers(tile) == 3:
+        is_turned = D is not None and D.type.bits != 16 and not D.is_row_major
+        return _OF_THREE_BY_COLUMNS if is_turned else _OF_THREE
     if cp_async:
         return _CLEAN_OF_CP_ASYNC
     if direct:
-        return min(_CLEAN_OF_DIRECT, clean_registers(D))
+        return min(_CLEAN_OF_DIRECT, clean_registers(tile, D))
     if D is None or D.type.bits == 16:
         return _CLEAN
     if D.type.bits > 16:

@@ -13,6 +13,7 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import Gemm, Parts, Tensor, Tile
 from pycutlass.families.sm90_copies import TMA_BYTES
 from pycutlass.families.sm90_products import accumulator_registers, clean_registers, held_ports, is_fast
+from pycutlass.families.sm90_warp_groups import sharers
 from pycutlass.families.table import nearest_multiple
 
 __all__ = [
@@ -72,8 +73,7 @@ def swizzle_bytes(tile: Tile, A: Tensor, B: Tensor) -> tuple[int, int] | None:
 def held_registers(tile: Tile) -> int:
     """Return the registers of a thread that hold A, of all instructions of a tile along K."""
     m, _, k = tile.threadblock_shape
-    rows = m // 2 if tile.kernel_schedule is KernelSchedule.Cooperative else m
-    return rows * k * tile.math_instruction.a.bits // 8 // (4 * 128)
+    return m // sharers(tile) * k * tile.math_instruction.a.bits // 8 // (4 * 128)
 
 
 def spills(tile: Tile, parts: Parts, *, much: bool = False) -> bool:
@@ -86,7 +86,7 @@ def spills(tile: Tile, parts: Parts, *, much: bool = False) -> bool:
     Beside an epilogue function of two matrices of 32 bits, a warp group by itself spilled with 64, and not with 32.
     """
     registers = accumulator_registers(tile)
-    if registers > clean_registers(parts.D):
+    if registers > clean_registers(tile, parts.D):
         return True
     if not loads_a(parts.A, parts.B):
         return False
@@ -97,7 +97,7 @@ def spills(tile: Tile, parts: Parts, *, much: bool = False) -> bool:
         if turns_bytes or (held_ports(parts.epilogue) > _FEW_PORTS and registers > _CLEAN_BESIDE_PORTS):
             return True
     beside = _BESIDE_WIDE if parts.A.type.is_byte and parts.D.type.bits == 32 else 0
-    return registers + held_registers(tile) + beside > clean_registers()
+    return registers + held_registers(tile) + beside > clean_registers(tile)
 
 
 def turns_words(parts: Parts) -> bool:
@@ -130,6 +130,9 @@ def check_register_a(kernel: Gemm, parts: Parts, by_tma: bool) -> None:
     bits, depths = A.type.bits, tuple(each * 8 // A.type.bits for each in _DEPTHS)
     turned = 32 if bits == 32 else 128
     wrong, rows, columns, depth = [], m, n, k
+    if sharers(tile) == 3:
+        wrong.append(f"has tiles that two warp groups share, and not the three that share M={m}")
+        rows = 128
     if B.is_row_major:
         if k != depths[0]:
             wrong.append(f"turns around tiles of B of 128 bytes along K, got threadblock_shape K={k}")

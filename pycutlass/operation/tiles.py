@@ -26,7 +26,7 @@ __all__ = ["native_tiles_among", "tile_descriptions"]
 _DEPTHS, _CLUSTERS = (128, 256), ((1, 1), (2, 1), (1, 2), (2, 2))
 #: The same where A and B are loaded by cp.async.
 _CP_ASYNC_DEPTHS, _CP_ASYNC_CLUSTERS = (128, 64), ((1, 1),)
-_ROWS = {KernelSchedule.Cooperative: (256, 128), KernelSchedule.Pingpong: (192, 128, 64)}
+_ROWS = {KernelSchedule.Cooperative: (256, 192, 128), KernelSchedule.Pingpong: (192, 128, 64)}
 _COLUMNS = (256, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16, 8)
 #: Rows, columns and warps along both of the Ampere-style tiles, with bytes of K and stages.
 _AMPERE_TILES = (

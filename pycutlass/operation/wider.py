@@ -7,8 +7,9 @@ import itertools
 import math
 from typing import Any
 
-from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
+from pycutlass.families.sm90_products import clean_registers
+from pycutlass.families.sm90_warp_groups import sharers
 
 __all__ = ["MOST_COLUMNS", "wider_tile"]
 
@@ -18,7 +19,7 @@ _WIDTHS = (32, 64, 96, 128, 192, 256)
 MOST_COLUMNS = _WIDTHS[-1]
 _WARPS = ((2, 2, 1), (2, 4, 1), (1, 4, 1), (4, 2, 1), (1, 2, 1))
 #: Accumulators of a thread beyond which registers spill beside an epilogue.
-_MOST_ACCUMULATORS, _MOST_OF_NATIVE = 128, 192
+_MOST_ACCUMULATORS = 128
 
 
 def wider_tile(operation: Any, columns: int) -> str:
@@ -36,9 +37,9 @@ def wider_tile(operation: Any, columns: int) -> str:
     widths = [width for width in _WIDTHS if width >= columns]
     heights = dict.fromkeys((rows, 128, 64))
     warps = [None] if tile.warp_count is None else [tile.warp_count, *_WARPS]
-    groups = 1 if tile.kernel_schedule is KernelSchedule.Pingpong else 2
+    most_of_native = 128 * sharers(tile) * clean_registers(tile)
     for width, height, count in itertools.product(widths, heights, warps):
-        most = 32 * math.prod(count) * _MOST_ACCUMULATORS if count else 128 * groups * _MOST_OF_NATIVE
+        most = 32 * math.prod(count) * _MOST_ACCUMULATORS if count else most_of_native
         if width * height > most:
             continue
         shape = (height, width, depth)

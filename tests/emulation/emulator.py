@@ -22,9 +22,10 @@ from typing import Any
 import hopper
 from hopper import replaced
 
-from pycutlass import KernelSchedule, cutlass, toolkit
+from pycutlass import cutlass, toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.errors import PyCutlassError
+from pycutlass.families.sm90_warp_groups import sharers
 from pycutlass.library import TensorDescription
 from pycutlass.operation import (
     Conv2dOperation,
@@ -318,7 +319,7 @@ class Emulator:
             (count, math.ceil(m / step_m) * step_m, _fitting(operation, n), step_n, drawn.randint(0, 2**30))
             for m, n in sizes
         )
-        warps = 4 if operation.tile_description.kernel_schedule is KernelSchedule.Pingpong else 8
+        warps = 4 * sharers(operation.tile_description)
         flags = [] if headers is None else ["-iquote", str(headers)]
         return self._run(operation, "sm90_function.h", problems, f"#define EMULATED_WARPS {warps}\n", *flags)
 

@@ -47,7 +47,7 @@ struct Stored {
   using StorePipeline = typename Epilogue::StorePipeline;
   static constexpr int kStoring = cute::size(Mma{});  // threads that store a tile
   static constexpr bool kTakesTurns = kStoring == 128;
-  static constexpr int kThreads = 3 * 128;
+  static constexpr int kThreads = 128 + (kTakesTurns ? 2 : 1) * kStoring;
   static constexpr bool kWritesTarget = pycutlass::WritesTarget<typename Operation::Fused::Type>::value;
 
   struct Shared {

@@ -23,9 +23,13 @@ KERNELS = {
     "fprop": conv(fprop, "optimized", **SMALL),
     "wgrad of two stages": conv(wgrad, "analytic", alignments=(2, 4, 8), stages=2, **SMALL),
 }
+#: Those that run each time: test_functions.py has dgrad of stride 1 and fprop as well.
+USUAL = ("strided dgrad, analytic", "strided dgrad, optimized", "wgrad of two stages")
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in KERNELS]
+)
 def test_a_convolution_computes_what_it_means(name: str, emulator: Emulator) -> None:
     right, said = emulator.run_convolution(KERNELS[name])
     assert right, said

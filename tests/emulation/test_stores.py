@@ -64,10 +64,12 @@ def thorough(*case: Any) -> Any:
     ("name", "output", "schedule", "tile", "how"),
     [
         ("biased", "bf16", "Pingpong", (64, 256), ROWS),  # whose warp groups have half of the buffers each
-        ("reduced", "bf16", "Pingpong", (128, 128), ROWS),  # which is computed before it is stored
-        ("reduced", "f32", "Cooperative", (128, 256), ROWS),
-        ("reduced", "f16", "Cooperative", (128, 128), COLUMNS),
-        ("reduced_with_source", "bf16", "Pingpong", (128, 128), ROWS),
+        thorough("reduced", "bf16", "Pingpong", (128, 128), ROWS),
+        thorough("reduced", "f32", "Cooperative", (128, 256), ROWS),
+        thorough("reduced", "f16", "Cooperative", (128, 128), COLUMNS),
+        ("reduced", "bf16", "Cooperative", (192, 64), ROWS),  # which is computed before it is stored
+        thorough("reduced_with_source", "f16", "Cooperative", (192, 96), COLUMNS),
+        thorough("reduced_with_source", "bf16", "Pingpong", (128, 128), ROWS),
         ("reduced_with_source", "f16", "Pingpong", (128, 128), COLUMNS),
         ("reduced_with_source", "e4m3", "Cooperative", (128, 128), ROWS),  # C and D have buffers of their own
         ("gated_reduced", "bf16", "Pingpong", (128, 128), ROWS),  # whose threads write D
@@ -97,7 +99,7 @@ ALONE = ("reduced", "bf16", "Pingpong", (128, 64))
     [
         # Asked of the callbacks of a tile and not of the fusion, no kernel shared columns: threads waited forever.
         (ALONE, r"shares_columns<Fusion>\(\)", "shares_columns<Callbacks>()", "a partial result is missing"),
-        (SOURCE, r"(shares_columns<FusionCallbacks>\(\) &&)", r"false && \1", "a partial result is missing"),
+        thorough(SOURCE, r"(shares_columns<FusionCallbacks>\(\) &&)", r"false && \1", "a partial result is missing"),
         # A buffer is written before TMA has read it.
         (
             ("biased", "bf16", "Pingpong", (64, 128)),
@@ -108,7 +110,7 @@ ALONE = ("reduced", "bf16", "Pingpong", (128, 64))
         thorough(SOURCE, r"waited\.phase_ \^= 1;", "", "threads wait for what never comes"),
         thorough(SOURCE, r"row \+ first_row, column, batch", "row, column, batch", "wrong"),
         # Columns of a subtile are written where a warp still reads those of the one before.
-        ((*SOURCE[:3], (64, 128)), r"(between\(\);\s*)synchronize\(mma\);", r"\1", "wrong"),
+        thorough((*SOURCE[:3], (64, 128)), r"(between\(\);\s*)synchronize\(mma\);", r"\1", "wrong"),
     ],
 )
 def test_what_is_wrong_is_seen(

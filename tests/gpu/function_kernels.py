@@ -16,6 +16,9 @@ KERNELS = {
     "ampere f16, stream-K": lambda: parts("f16") | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK},
     "ampere f16, alignment 2": lambda: parts("f16", alignment=2, tile=(64, 64, 32)),
     "hopper cooperative": lambda: native_parts(tile=(128, 128, 64), cluster=(2, 1)),
+    "hopper, three warp groups": lambda: native_parts(
+        tile=(192, 96, 64), cluster=(1, 2), schedule=KernelSchedule.Cooperative
+    ),
     "hopper pingpong": lambda: native_parts(tile=(64, 128, 64), cluster=(1, 1), schedule=KernelSchedule.Pingpong),
 }
 

@@ -35,6 +35,10 @@ KERNELS_BY_COLUMNS = {
     "hopper cooperative": lambda: (
         native_parts(tile=(128, 64, 64), cluster=(2, 1)) | {"C": TensorDescription(cutlass.float16, COLUMN, 8)}
     ),
+    "hopper, three warp groups": lambda: (
+        native_parts(tile=(192, 64, 64), cluster=(1, 1), schedule=KernelSchedule.Cooperative)
+        | {"C": TensorDescription(cutlass.float16, COLUMN, 8)}
+    ),
     "hopper pingpong": lambda: (
         native_parts(tile=(64, 128, 64), cluster=(1, 1), schedule=KernelSchedule.Pingpong)
         | {"C": TensorDescription(cutlass.float16, COLUMN, 8)}

@@ -22,6 +22,9 @@ KERNELS: dict[str, GemmOperationUniversal] = {
     "8x2, neither along K": described(layouts=(COLUMN, ROW), C=of_tma("f16"), cluster=(8, 2)),
     "16x1, small slices": described(C=of_tma("f16"), cluster=(16, 1), shape=(64, 16, 64)),
     "1x16, by columns": described(C=of_tma("f16", COLUMN), cluster=(1, 16)),
+    "1x16, three warp groups, slices of 12 lines": described(
+        C=of_tma("f16"), cluster=(1, 16), shape=(192, 96, 64), schedule=KernelSchedule.Cooperative
+    ),
     "4x4, stream-K": described(C=of_tma("f16"), cluster=(4, 4), swizzle=STREAM_K),
     "4x4, A in registers, slices of 52 lines": described(
         "u8", "s8", "s32", layouts=(ROW, ROW), C=of_tma("s8"), shape=(64, 208, 256), cluster=(4, 4), schedule=PINGPONG

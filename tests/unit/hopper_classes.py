@@ -27,7 +27,7 @@ __all__ = ["ARRAYS", "CLASSES", "described", "of_tma"]
 F16, F32 = cutlass.float16, cutlass.float32
 STREAM_K = cutlass.ThreadblockSwizzleStreamK
 FAST = MathOperation.multiply_add_fast_accum
-PINGPONG = KernelSchedule.Pingpong
+PINGPONG, COOPERATIVE = KernelSchedule.Pingpong, KernelSchedule.Cooperative
 
 
 def of_tma(short: str, layout: Any = ROW) -> TensorDescription:
@@ -134,6 +134,37 @@ CLASSES: dict[str, GemmOperationUniversal] = {
         functor=LinearCombinationGeneric(relu(F32), F16, 8, F32, F32),
         swap_ab=True,
     ),
+    "three warp groups": described(C=of_tma("f16"), shape=(192, 96, 64), cluster=(1, 2), schedule=COOPERATIVE),
+    "three warp groups, C and D of other types, by columns": described(
+        layouts=(COLUMN, ROW),
+        C=of_tma("f16", COLUMN),
+        D=of_tma("f32", COLUMN),
+        shape=(192, 160, 64),
+        cluster=(2, 2),
+        schedule=COOPERATIVE,
+    ),
+    "three warp groups, C by columns, D by rows": described(
+        C=of_tma("f16", COLUMN), D=of_tma("f16"), shape=(192, 192, 64), cluster=(1, 2), schedule=COOPERATIVE
+    ),
+    "three warp groups, 256 bytes of K": described(
+        C=of_tma("f16"), shape=(192, 48, 128), cluster=(1, 8), schedule=COOPERATIVE
+    ),
+    "three warp groups, f16 sums": described("f16", None, "f16", shape=(192, 256, 64), schedule=COOPERATIVE),
+    "three warp groups, tf32, swapped": described(
+        "tf32", C=of_tma("f16"), shape=(192, 64, 32), cluster=(2, 1), schedule=COOPERATIVE, swap_ab=True
+    ),
+    "three warp groups, int8 to int8": described(
+        "s8", None, "s32", C=of_tma("s8"), shape=(192, 128, 128), schedule=COOPERATIVE
+    ),
+    "three warp groups, e4m3 x e5m2": described(
+        "e4m3", "e5m2", C=of_tma("bf16"), shape=(192, 96, 128), cluster=(1, 4), schedule=COOPERATIVE
+    ),
+    "three warp groups, e5m2, fast, to e4m3 by columns": described(
+        "e5m2", C=of_tma("e4m3", COLUMN), shape=(192, 96, 128), operation=FAST, schedule=COOPERATIVE
+    ),
+    "three warp groups, a function": described(
+        C=of_tma("f16"), shape=(192, 192, 64), cluster=(2, 1), functor=biased(F16, 8), schedule=COOPERATIVE
+    ),
 }
 
 
@@ -143,4 +174,8 @@ def _is_along_k(operation: GemmOperationUniversal) -> bool:
 
 
 #: Those that have a kernel for Mode.Array.
-ARRAYS = {name: each for name, each in CLASSES.items() if not name.startswith("stream-K") and _is_along_k(each)}
+ARRAYS = {
+    name: each
+    for name, each in CLASSES.items()
+    if not name.startswith(("stream-K", "three warp groups")) and _is_along_k(each)
+}

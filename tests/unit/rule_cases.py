@@ -156,6 +156,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     (
         "hopper",
+        tile("hopper", threadblock_shape=(192, 128, 64)) | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK},
+        ["three warp groups", "192 rows", "which kernels of stream-K do not support", "[128, 128, 64]"],
+    ),
+    (
+        "hopper",
         {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK, "epilogue_functor": reduced(TAG["f16"], 8)},
         ["reduces what it computes", "not of those of stream-K", "IdentitySwizzle1"],
     ),

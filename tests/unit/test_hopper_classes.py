@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from descriptions import COLUMN, ROW, TAG, parts
+from descriptions import COLUMN, ROW, TAG, native_parts, parts
 from epilogue_functions import biased, selecting
-from hopper_classes import CLASSES, described, of_tma
+from hopper_classes import CLASSES, COOPERATIVE, STREAM_K, described, of_tma
+from unaligned import unaligned
 
 import pycutlass
 from pycutlass import (
     GemmArguments,
+    GemmOperationGrouped,
     GemmOperationUniversal,
     KernelSchedule,
     LinearCombination,
     MathOperation,
+    SchedulerMode,
     cutlass,
 )
 from pycutlass.errors import ArgumentError, DescriptionError
@@ -382,3 +385,46 @@ def test_partial_sums_are_added_up(name: str, without_gpu: None) -> None:
     reduction = pycutlass.ReductionOperation(shape, operation.D, F32, epilogue_functor=functor, count=alignment)
     reduction.run(pycutlass.ReductionArguments(reduction, (m, n), 3, arguments.ptr_D, d))
     assert np.array_equal(d.astype(float), a.astype(float) @ b.astype(float))
+
+
+def test_three_warp_groups_share_a_tile_of_192_rows() -> None:
+    tile = CLASSES["three warp groups"].tile_description
+    assert tile.num_threads == 512 and tile.accumulator_registers == 192 * 96 // 384
+    assert described(shape=(192, 96, 64)).tile_description.num_threads == 384, "Pingpong, where no schedule is named"
+    assert "pycutlass::Cooperative" in CLASSES["three warp groups"].body()
+
+
+@pytest.mark.parametrize(
+    ("described_so", "lacking"),
+    [
+        (lambda: described(shape=(192, 96, 64), schedule=COOPERATIVE, swizzle=STREAM_K), "kernels of stream-K"),
+        (lambda: unaligned(shape=(192, 128, 64), schedule=COOPERATIVE), "kernels that load A and B by cp.async"),
+        (lambda: CLASSES["three warp groups"].array, "kernels for Mode.Array"),
+        (
+            lambda: GemmOperationGrouped(
+                **native_parts((192, 96, 64), (1, 1), COOPERATIVE), precompute_mode=SchedulerMode.Device
+            ),
+            "groups",
+        ),
+    ],
+)
+def test_what_three_warp_groups_lack_is_refused(described_so: Any, lacking: str) -> None:
+    with pytest.raises(DescriptionError, match="three warp groups share a tile of 192 rows") as caught:
+        described_so()
+    assert lacking in str(caught.value) and "do not support: use threadblock_shape [128, " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("operand", "accumulator", "layouts", "shape", "instead"),
+    [
+        ("tf32", "f32", (COLUMN, COLUMN), (192, 96, 32), [128, 96, 32]),
+        ("s8", "s32", (ROW, ROW), (192, 96, 64), [128, 96, 128]),
+    ],
+)
+def test_a_goes_to_registers_of_two_warp_groups(
+    operand: str, accumulator: str, layouts: Any, shape: tuple[int, int, int], instead: list[int]
+) -> None:
+    with pytest.raises(DescriptionError, match="two warp groups share, and not the three that share M=192") as caught:
+        described(operand, None, accumulator, layouts, shape=shape, schedule=COOPERATIVE)
+    assert f"use threadblock_shape {instead}, or describe A" in str(caught.value)
+    assert described(operand, None, accumulator, layouts, shape=tuple(instead), schedule=COOPERATIVE)

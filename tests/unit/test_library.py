@@ -281,7 +281,7 @@ def test_the_remedy_for_too_many_accumulators_works(m, schedule):
     except DescriptionError as error:
         most = int(re.search(r"at most (\d+) columns", str(error)).group(1))
         assert tile(most).threadblock_shape[1] == most
-        assert tile(most).accumulator_registers <= clean_registers() < tile(most + 16).accumulator_registers
+        assert tile(most).accumulator_registers <= clean_registers(tile(most)) < tile(most + 16).accumulator_registers
     else:
         assert m == 128
         assert schedule is KernelSchedule.Cooperative

@@ -39,6 +39,7 @@ from pycutlass.families import (
     sm90_register_a,
     sm90_swap,
     sm90_tiles,
+    sm90_warp_groups,
     table,
 )
 from pycutlass.families.ampere import family, simt, tensor_op, tiles
@@ -72,7 +73,7 @@ def test_the_tile_of_a_column_major_c_is_transposed():
     "module",
     [
         *(table, agreement, gemv, sm90, sm90_copies, sm90_group, sm90_multicast, sm90_register_a, sm90_swap),
-        *(sm90_tiles, family, simt, tensor_op, tiles),
+        *(sm90_tiles, sm90_warp_groups, family, simt, tensor_op, tiles),
     ],
     ids=lambda module: module.__name__,
 )
@@ -118,6 +119,8 @@ def test_every_rule_is_broken_by_a_case(module):
     ("shape", "schedule", "output", "columns"),
     [
         ((256, 192, 64), "Cooperative", "f16", None),
+        ((192, 192, 64), "Cooperative", "f16", None),
+        ((192, 192, 64), "Cooperative", "f32", None),
         ((256, 208, 64), "Cooperative", "f16", 192),
         ((128, 208, 64), "Pingpong", "f16", 192),
         ((192, 128, 64), "Pingpong", "f16", None),

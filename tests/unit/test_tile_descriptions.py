@@ -41,7 +41,7 @@ def test_each_is_a_description_and_none_spills(name: str) -> None:
     assert tiles == pycutlass.tile_descriptions(like, 90) and len(set(tiles)) == len(tiles)
     assert len(tiles) > (10 if "neither along K" in name and like.A.type.bits == 8 else 40)
     parts = like.family.parts_of(like)
-    assert all(tile.accumulator_registers <= clean_registers(parts.D) for tile in tiles)
+    assert all(tile.accumulator_registers <= clean_registers(tile, parts.D) for tile in tiles)
     assert not any(spills(tile, parts) for tile in tiles)
     made = [with_tile(like, 90, tile) for tile in tiles]
     assert len({each.procedural_name() for each in made}) == len(tiles)

@@ -24,7 +24,7 @@ from pycutlass.types import element
 __all__ = ["FUNCTIONS", "UNALIGNED", "unaligned"]
 
 F16, F32 = cutlass.float16, cutlass.float32
-PINGPONG = KernelSchedule.Pingpong
+PINGPONG, COOPERATIVE = KernelSchedule.Pingpong, KernelSchedule.Cooperative
 
 
 def unaligned(
@@ -69,6 +69,7 @@ UNALIGNED: dict[str, GemmOperationUniversal] = {
         alignments=(8, 8, 1), layouts=(ROW, COLUMN, COLUMN), output="f32", D=TensorDescription(F16, ROW, 8)
     ),
     "int8 to int8": unaligned("s8", (16, 16, 1), "s32", output="s8", schedule=PINGPONG),
+    "three warp groups": unaligned(alignments=(8, 8, 1), shape=(192, 96, 64), cluster=(2, 1), schedule=COOPERATIVE),
     # cp.async loads them.
     "4 bytes": unaligned(),
     "8 bytes, pingpong": unaligned(alignments=(4, 4, 4), shape=(64, 96, 64), schedule=PINGPONG),
@@ -96,6 +97,9 @@ FUNCTIONS: dict[str, GemmOperationUniversal] = {
     "several": unaligned(alignments=(8, 8, 1), functor=several(F16, 1)),
     "several, swapped": unaligned(functor=several(F16, 1), swap_ab=True, shape=(128, 32, 64)),
     "reduced": unaligned(alignments=(8, 8, 1), functor=reduced(F16, 1)),
+    "reduced by three warp groups": unaligned(
+        alignments=(8, 8, 1), functor=reduced(F16, 1), shape=(192, 64, 64), schedule=COOPERATIVE
+    ),
     "reduced by cp.async": unaligned(functor=reduced(F16, 1), shape=(128, 32, 64)),
     "gated": unaligned(alignments=(2, 2, 2), functor=gated(F16, 2)),
 }

@@ -70,7 +70,7 @@ template <typename Fusion, typename TileShape, typename EpilogueTile, typename E
           typename D>
 struct DirectEpilogueTypes {
   static constexpr int kRows = cute::size<0>(EpilogueTile{}), kColumns = cute::size<1>(EpilogueTile{});
-  /// Elements of a thread in a subtile, of the 128 or 256 that share it.
+  /// Elements of a thread in a subtile, of all threads that share it.
   static constexpr int kFragment = kColumns / 2;
   /// Names the callbacks alone: nothing goes by TMA.
   using DispatchPolicy = cutlass::epilogue::Sm90TmaWarpSpecialized<1, 1, kFragment, false, false>;

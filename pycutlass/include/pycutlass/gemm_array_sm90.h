@@ -67,7 +67,8 @@ struct GemmArraySm90 {
   static constexpr int kTileN = cute::size<1>(TileShape{});
   using EpilogueTile =
       cute::conditional_t<kTileN % 16 == 0,
-                          cute::Shape<cute::Int<Schedule::kStoredRows>, cute::Int<cute::gcd(32, kTileN)>>,
+                          cute::Shape<cute::Int<Schedule::template kStoredRows<cute::size<0>(TileShape{})>>,
+                                      cute::Int<cute::gcd(32, kTileN)>>,
                           cutlass::epilogue::collective::EpilogueTileAuto>;
 
   using CollectiveEpilogue = ArrayEpilogue<EpilogueSm90<

@@ -17,6 +17,7 @@
 #include "pycutlass/prelude.h"
 #include "pycutlass/promoted_sm90.h"
 #include "pycutlass/sums_sm90.h"
+#include "pycutlass/warp_groups_sm90.h"
 
 #include <cute/tensor.hpp>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
@@ -60,6 +61,7 @@ struct Pingpong {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedPingpong;
   using CpAsync = cutlass::gemm::KernelCpAsyncWarpSpecializedPingpong;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized;
+  template <int kTileRows>
   static constexpr int kStoredRows = 64;
 };
 struct PingpongFastAccumulation : Pingpong {
@@ -69,7 +71,8 @@ struct Cooperative {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
   using CpAsync = cutlass::gemm::KernelCpAsyncWarpSpecializedCooperative;
   using Epilogue = cutlass::epilogue::TmaWarpSpecializedCooperative;
-  static constexpr int kStoredRows = 128;
+  template <int kTileRows>
+  static constexpr int kStoredRows = kTileRows == kRowsOfThree ? kRowsOfThree : 128;
 };
 struct CooperativeFastAccumulation : Cooperative {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperativeFP8FastAccum;
@@ -146,10 +149,8 @@ template <bool kIsDirect, typename Fused, typename TileShape, typename ClusterSh
 struct EpilogueOf {
   static constexpr bool kAlike = cutlass::platform::is_same<typename C::Layout, typename D::Layout>::value;
   static_assert(kAlike || !Fused::kIsFunction);
-  using Collective = typename cutlass::epilogue::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape, EpilogueTile, ElementAccumulator,
-      ElementCompute, typename C::Element, typename C::Layout, C::kAlignment, typename D::Element, typename D::Layout,
-      D::kAlignment, Schedule, typename Fused::Type>::CollectiveOp;
+  using Collective = typename BuiltEpilogue<TileShape, ClusterShape, EpilogueTile, ElementAccumulator, ElementCompute,
+                                            C, D, Schedule, typename Fused::Type>::Type;
   using Type = cute::conditional_t<(kAlike && !Fused::kIsTree) || Fused::kIsFunction,
                                    EpilogueSm90<Collective, Fused::kIsFunction>, Collective>;
 };
@@ -174,8 +175,8 @@ using BuiltMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
 template <bool kIsCpAsync, typename A, typename B, typename ElementAccumulator, typename TileShape,
           typename ClusterShape, typename Stages, typename Schedule>
 struct MainloopOf {
-  using Type = typename OwnMainloop<WithOwnLoads<
-      BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::Mainloop>>>::Type;
+  using Type = typename OwnMainloop<WithOwnLoads<typename WithGroups<BuiltMainloop<
+      A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::Mainloop>>::Type>>::Type;
 };
 template <typename A, typename B, typename ElementAccumulator, typename TileShape, typename ClusterShape,
           typename Stages, typename Schedule>
@@ -275,7 +276,8 @@ struct GemmSm90 {
   /// What is stored at once: as CUTLASS chooses it, but 32 columns of 8-bit elements as well.
   using EpilogueTile =
       cute::conditional_t<kTileN % 16 == 0 || kIsDirect,
-                          cute::Shape<cute::Int<Schedule::kStoredRows>, cute::Int<cute::gcd(32, kTileN)>>,
+                          cute::Shape<cute::Int<Schedule::template kStoredRows<cute::size<0>(TileShape{})>>,
+                                      cute::Int<cute::gcd(32, kTileN)>>,
                           cutlass::epilogue::collective::EpilogueTileAuto>;
 
   using CollectiveEpilogue =
@@ -293,8 +295,10 @@ struct GemmSm90 {
   /// Whether the kernel may make partial sums of slices of K, of which the last may be shorter.
   static constexpr bool kTakesSlices = cutlass::platform::is_same<typename D::Element, ElementAccumulator>::value &&
                                        !(kIsCpAsync || kIsStreamK || kHasManySums);
-  using Kernel = cute::conditional_t<kIsCpAsync || kIsStreamK || kHasManySums, BuiltKernel,
-                                     PersistentKernel<BuiltKernel, kTakesSlices>>;
+  static constexpr bool kIsBuilt = kIsCpAsync || kIsStreamK || kHasManySums;
+  static_assert(!kIsBuilt || BuiltKernel::MaxThreadsPerBlock == 3 * cutlass::NumThreadsPerWarpGroup,
+                "CUTLASS's kernels give registers to two warp groups, not to three");
+  using Kernel = cute::conditional_t<kIsBuilt, BuiltKernel, PersistentKernel<BuiltKernel, kTakesSlices>>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_gemm_call;

@@ -161,7 +161,13 @@ struct PersistentKernel : Kernel {
   /// Of the four warps that have no sums, the last has nothing to do.
   static constexpr int kLoadingWarp = 0, kBarrierWarp = 1, kSourceWarp = 2;
   static constexpr bool kIsCluster = cute::size(ClusterShape{}) > 1;
-  static_assert(Kernel::MaxThreadsPerBlock == 3 * kGroup && kSharers * (kIsPingpong ? 2 : 1) == 2 * kGroup);
+  /// Warp groups that multiply: two, or three that share a tile. Of 65 536 registers each of their threads has the most
+  /// that are possible then.
+  static constexpr int kGroups = kSharers * (kIsPingpong ? 2 : 1) / kGroup;
+  static constexpr int kLoadRegisters = kGroups == 3 ? 32 : Kernel::LoadRegisterRequirement;
+  static constexpr int kSumRegisters = kGroups == 3 ? 160 : Kernel::MmaRegisterRequirement;
+  static_assert(Kernel::MaxThreadsPerBlock == (1 + kGroups) * kGroup &&
+                (kGroups == 2 || (kGroups == 3 && !kIsPingpong)));
   static_assert(!Kernel::IsSchedDynamicPersistent && !Kernel::IsMainloopAuxiliaryLoadNeeded);
 
   CUTLASS_DEVICE void operator()(Params const& params, char* memory) {
@@ -169,7 +175,7 @@ struct PersistentKernel : Kernel {
     int const warp = cutlass::canonical_warp_idx_sync();
     make_barriers(params, shared, warp);
     if (warp < 4) {
-      cutlass::arch::warpgroup_reg_dealloc<Kernel::LoadRegisterRequirement>();
+      cutlass::arch::warpgroup_reg_dealloc<kLoadRegisters>();
       if (warp == kLoadingWarp) {
         load(params, shared);
       } else if (warp == kSourceWarp) {
@@ -178,7 +184,7 @@ struct PersistentKernel : Kernel {
         wait_for_barriers();
       }
     } else {
-      cutlass::arch::warpgroup_reg_alloc<Kernel::MmaRegisterRequirement>();
+      cutlass::arch::warpgroup_reg_alloc<kSumRegisters>();
       if constexpr (kIsPingpong) {
         run_pingpong(params, shared, warp / 4 - 1);
       } else {
@@ -317,7 +323,7 @@ struct PersistentKernel : Kernel {
     epilogue.load_tail(loads, state);
   }
 
-  /// Multiplies and stores tiles, by both warp groups together.
+  /// Multiplies and stores tiles, by all warp groups together.
   CUTLASS_DEVICE static void run_cooperative(Params const& params, SharedStorage& shared) {
     int const thread = threadIdx.x - kGroup;
     Loads loads(shared.pipelines.mainloop, params_of_loads(params), ClusterShape{}, cute::false_type{});
