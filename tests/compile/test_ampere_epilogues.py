@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Any
 
 import pytest
 from convolutions import conv, fprop
@@ -45,11 +46,18 @@ def machine_code(operation: GemmOperationUniversal | Conv2dOperation) -> tuple[s
     return tuple(re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]*);", toolkit.disassembled(cubin)))
 
 
+def thorough(name: str) -> Any:
+    """Leave a kernel to `make thorough`: each is compiled once, and others are in further tests as well."""
+    return pytest.param(name, marks=pytest.mark.thorough)
+
+
 def places(code: tuple[str, ...], pattern: str) -> list[int]:
     return [place for place, each in enumerate(code) if re.search(pattern, each)]
 
 
-@pytest.mark.parametrize("name", ["reads a vector and a matrix", "reads nothing", "reduces", "joins logarithms"])
+@pytest.mark.parametrize(
+    "name", ["reads a vector and a matrix", "joins logarithms", thorough("reads nothing"), thorough("reduces")]
+)
 def test_rows_of_a_tile_do_not_wait_for_each_other(name: str) -> None:
     """Steps of an epilogue are between barriers, and have no branch: behind one, what computes a row would wait."""
     code = instructions(name)
@@ -59,7 +67,7 @@ def test_rows_of_a_tile_do_not_wait_for_each_other(name: str) -> None:
     assert not places(steps, r"\bBRA\b|BSSY")
 
 
-@pytest.mark.parametrize("name", ["reduces", "joins logarithms"])
+@pytest.mark.parametrize("name", ["joins logarithms", thorough("reduces")])
 def test_no_thread_waits_for_the_count_of_tiles_at_once(name: str) -> None:
     code = instructions(name)
     [asked] = places(code, r"ATOMG\.E\.INC")

@@ -41,9 +41,25 @@ for one, other in zip(by_python, by_library):
 print(len(by_python))
 driver.fake_only_record(0)
 """
+#: Those that are tried each time: one of each kind of kernel, of what is launched beside it, and of what it is given.
+USUAL = (
+    "f16 with a C and parallel split-K",
+    "stream-K",
+    "f16 with a C and an activation",
+    "few rows",
+    "a batch with one b",
+    "a function with a residual",
+    "a reduction of rows, 90",
+    "pairs of columns",
+    "few rows for Hopper",
+    "fprop with a bias",
+    "wgrad",
+)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(
+    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in FORMS]
+)
 def test_a_library_makes_the_parameters_that_python_makes(name):
     program = _PROGRAM.replace("NAME", repr(name))
     said = fake_gpu.run(program, seconds=300, capability=FORMS[name][0])

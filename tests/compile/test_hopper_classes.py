@@ -17,13 +17,33 @@ from pycutlass.toolchain import Processes
 pytestmark = pytest.mark.compile
 
 #: Those that are compiled for the device each time: all others are so where tests run on a GPU. Of 8-bit floats, of
-#: stream-K and of few rows, examples/13_hopper_gemms.py compiles a kernel, and would not pass with a problem.
-USUAL = ("neither along K, cluster of 8", "int8 to int8 by columns", "tf32, neither along K", "bytes, neither along K")
+#: stream-K and of few rows, examples/13_hopper_gemms.py compiles a kernel, and would not pass with a problem; of int8
+#: by columns, a tile that is listed is compiled below.
+USUAL = ("neither along K, cluster of 8", "bytes, neither along K")
 #: Its host side is compiled from headers as they are, as those of examples are in `make thorough` alone.
 WITH_PLAIN_HEADERS = "neither along K, cluster of 8"
 
+#: Those whose host sides are compiled each time: of each way to lay out shared memory, mainloop, and schedule.
+DIFFERENT = (
+    "A by columns, C and D by columns",
+    "stream-K",
+    "144 columns",  # in subtiles of 16, with the barriers of pingpong
+    "swapped, 8 columns",
+    "C and D of other types, by columns",
+    "e4m3 x e5m2",
+    "int8 to int8 by columns",  # C and D have buffers of their own
+    "a function to e4m3",
+    "tf32, neither along K",
+    "bytes, neither along K",
+    "int8, A by columns, pingpong",  # whose A has narrower lines than all others that go to registers
+    "three warp groups",
+    "three warp groups, e5m2, fast, to e4m3 by columns",
+)
 
-@pytest.mark.parametrize("name", CLASSES)
+
+@pytest.mark.parametrize(
+    "name", [each if each in DIFFERENT else pytest.param(each, marks=pytest.mark.thorough) for each in CLASSES]
+)
 def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(name, host_compiler):
     operation = CLASSES[name]
     host = _core.HostLibrary(host_compiler.compile(operation.source(), "sm_90a", Processes(1, 8 << 30)).binary)

@@ -14,13 +14,26 @@ from pycutlass.toolchain import Processes
 pytestmark = pytest.mark.compile
 
 EVERY = UNALIGNED | FUNCTIONS
-#: Those that are compiled for the device each time: all others are so where tests run on a GPU.
-USUAL = ("D of any alignment", "neither along K", "C and D apart", "biased, swapped")
+#: Those that are compiled for the device each time, of TMA and of cp.async: all others are so where tests run on a GPU.
+USUAL = ("D of any alignment", "biased, swapped")
+#: Those whose host sides are: of either, with both schedules, with and without what reduces beside A and B.
+DIFFERENT = (
+    "D of any alignment",
+    "int8 to int8",
+    "three warp groups",
+    "reduced",
+    "neither along K",
+    "tf32",
+    "swapped, 8 columns",
+    "reduced by cp.async",
+)
 #: What reduces columns keeps more than the registers of a kernel of cp.async hold.
 SPILLS = ("reduced by cp.async",)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    "name", [each if each in DIFFERENT else pytest.param(each, marks=pytest.mark.thorough) for each in EVERY]
+)
 def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(name, host_compiler):
     operation = EVERY[name]
     host = _core.HostLibrary(host_compiler.compile(operation.source(), "sm_90a", Processes(1, 8 << 30)).binary)
