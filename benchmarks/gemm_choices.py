@@ -57,8 +57,6 @@ PARALLEL_TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
     (KernelSchedule.Pingpong, (64, 128, 64), (1, 1)),
     (KernelSchedule.Pingpong, (128, 128, 64), (1, 1)),
     (KernelSchedule.Pingpong, (128, 128, 64), (2, 1)),
-    (KernelSchedule.Cooperative, (128, 176, 64), (1, 1)),
-    (KernelSchedule.Cooperative, (128, 176, 64), (2, 1)),
     (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
     (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),
 )
