@@ -28,6 +28,8 @@ from pycutlass.pytorch.regions.region import Region
 Tensor = torch.Tensor
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles for a CPU by g++")
 RESTS = ["eager", pytest.param("inductor", marks=needs_compiler)]
+#: Of models whose backward pass takes Inductor a minute or more, where smaller ones go the same way each time.
+RESTS_OF_LARGE = ["eager", pytest.param("inductor", marks=[needs_compiler, pytest.mark.thorough])]
 pytestmark = [
     pytest.mark.usefixtures("compiles_anew"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),  # of torch about torch
@@ -82,8 +84,16 @@ def test_inference_with_extents_that_change(rest: str, seen: list[list[Region]])
 
 
 @pytest.mark.parametrize("rest", RESTS)
-@pytest.mark.parametrize("model", [GatedMlp(), TransformerBlock()], ids=["mlp", "block"])
-def test_training(model: nn.Module, rest: str, seen: list[list[Region]]) -> None:
+def test_training(rest: str, seen: list[list[Region]]) -> None:
+    assert_gradients_are_alike(GatedMlp(), rest, seen)
+
+
+@pytest.mark.parametrize("rest", RESTS_OF_LARGE)
+def test_training_of_a_block(rest: str, seen: list[list[Region]]) -> None:
+    assert_gradients_are_alike(TransformerBlock(), rest, seen)
+
+
+def assert_gradients_are_alike(model: nn.Module, rest: str, seen: list[list[Region]]) -> None:
     x = some(2, 6, 16)
     model = copy.deepcopy(model).train()
     assert_alike(gradients(compiled(model, rest), model, x), gradients(model, model, x))
@@ -166,7 +176,7 @@ def test_autocast(rest: str, seen: list[list[Region]]) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("is_training", [False, True])
+@pytest.mark.parametrize("is_training", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_images_whose_extents_change_in_strided_convolutions(is_training: bool) -> None:
     model = nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1), nn.ELU(), nn.Conv2d(8, 4, 3, 2, 1), nn.Tanh())
     made = compiled(model, "inductor", dynamic=True)
@@ -299,7 +309,7 @@ def test_options_that_are_none() -> None:
     assert isinstance(getattr(caught.value, "inner_exception", caught.value), errors.ArgumentTypeError)
 
 
-@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.parametrize("rest", RESTS_OF_LARGE)
 @pytest.mark.parametrize("model", [BasicBlock(), Bottleneck()], ids=["basic", "bottleneck"])
 def test_gradients_through_batch_norms_in_eval_mode(model: nn.Module, rest: str, seen: list[list[Region]]) -> None:
     model, x = copy.deepcopy(model).eval(), some(2, 8, 6, 6)
@@ -309,7 +319,7 @@ def test_gradients_through_batch_norms_in_eval_mode(model: nn.Module, rest: str,
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float16, marks=pytest.mark.thorough)], ids=str)
 def test_batch_norms_that_are_taken_apart(dtype: torch.dtype) -> None:
     model, x, passing = Bottleneck().eval().to(dtype), some(2, 8, 6, 6).to(dtype), InductorPass({"min_gain": 0})
     made = torch.compile(model, options={"post_grad_custom_pre_pass": passing})
