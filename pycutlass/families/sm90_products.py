@@ -55,8 +55,9 @@ _MOST_OF_CP_ASYNC, _CLEAN_OF_CP_ASYNC = 144, 112
 #: And of those whose threads read C, some of it ahead, and write D: 176 were clean, 192 spilled.
 _CLEAN_OF_DIRECT = 176
 #: Threads of three warp groups have 160 registers: with 96 of sums they were clean, and with 112 ptxas lacked registers
-#: for the instruction. Where columns are stored, of elements that have not 16 bits, 96 spilled and 80 were clean.
-_OF_THREE, _OF_THREE_BY_COLUMNS = 96, 80
+#: for the instruction. Where columns of 8 or 32 bits are stored 96 spilled and 80 were clean. Of such elements that
+#: threads write themselves, only tiles of up to 80 were built.
+_OF_THREE, _OF_THREE_OF_SINGLES = 96, 80
 #: How many fewer beside one, two, and more vectors and matrices of an epilogue function, whose elements are held; those
 #: of 32 bits count twice. With one of 16 bits 192 were clean in a warp group that has a tile of its own, and spilled a
 #: few bytes where two share one; with five 160 spilled and 144 were clean, and 192 and 160. Of D of 32 bits, 128
@@ -120,8 +121,8 @@ def clean_registers(tile: Tile, D: Tensor | None = None, *, direct: bool = False
     `direct` is whether threads read C and write D, `cp_async` whether they load A and B.
     """
     if sharers(tile) == 3:
-        is_turned = D is not None and D.type.bits != 16 and not D.is_row_major
-        return _OF_THREE_BY_COLUMNS if is_turned else _OF_THREE
+        is_single = D is not None and D.type.bits != 16 and (direct or not D.is_row_major)
+        return _OF_THREE_OF_SINGLES if is_single else _OF_THREE
     if cp_async:
         return _CLEAN_OF_CP_ASYNC
     if direct:

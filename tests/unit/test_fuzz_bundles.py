@@ -67,7 +67,7 @@ def options(**changed: Any) -> session.Options:
 
 def test_whatever_a_problem_launches_is_compiled() -> None:
     seen = set()
-    for index in range(60):
+    for index in range(100):
         kernel = draw_kernel(1, index, HOPPER)
         cases = [draw_case(kernel, number, attempt) for number in range(PROBLEMS) for attempt in range(4)]
         there = parts(needed(kernel, range(PROBLEMS)))

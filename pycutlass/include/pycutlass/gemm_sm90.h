@@ -286,6 +286,10 @@ struct GemmSm90 {
   using CollectiveMainloop = typename MainloopOf<kIsCpAsync, A, B, ElementAccumulator, TileShape, ClusterShape,
                                                  typename StageCount<Stages, CollectiveEpilogue>::Type, Schedule>::Type;
 
+  static_assert(Schedule::template kStoredRows<cute::size<0>(TileShape{})> != kRowsOfThree ||
+                    cute::size(typename CollectiveMainloop::TiledMma{}) == 3 * cutlass::NumThreadsPerWarpGroup,
+                "this CUTLASS spells the type of its products in another way than WithGroups knows");
+
   using BuiltKernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
                                                            CollectiveEpilogue, Scheduler>;
   /// Whether ours was seen to spill: beside so many sums of a thread, where D has 32 bits.
