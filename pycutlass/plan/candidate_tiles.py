@@ -33,7 +33,7 @@ NATIVE: tuple[tuple[KernelSchedule, int, tuple[int, ...], tuple[_Shape, ...]], .
     (_COOPERATIVE, 256, (192, 160, 128, 96), ((1, 2), (2, 1), (1, 1))),
     (_COOPERATIVE, 128, (256, 224, 192, 160, 128), ((2, 1), (1, 2), (1, 1))),
     (_COOPERATIVE, 128, (176,), ((2, 1), (1, 1))),
-    (_COOPERATIVE, 192, (144, 96), ((2, 1), (1, 1))),
+    (_COOPERATIVE, 192, (144, 96), ((1, 1),)),
     (_COOPERATIVE, 128, (80,), ((1, 1),)),
     (_PINGPONG, 192, (128, 96), ((2, 1), (1, 1))),
     (_PINGPONG, 128, (192, 160, 128, 96, 64), ((2, 1), (1, 2), (1, 1))),
@@ -63,7 +63,7 @@ PARALLEL_OF_PROMOTED = ((_COOPERATIVE, (128, 128), (1, 1)),)
 #: 256 columns do not.
 LONG = tuple(
     (_COOPERATIVE, shape, (1, 1))
-    for shape in ((128, 112), (128, 144), (128, 160), (128, 192), (192, 96), (192, 144), (256, 112))
+    for shape in ((128, 112), (128, 144), (128, 160), (128, 192), (192, 144), (256, 112))
 )
 #: Numbers of slices: of stream-K, of the transposed problem's, of partial sums, and of those of long products.
 SLICES, SWAPPED_SLICES = (2, 3, 4, 6, 8, 12, 16, 32), (2, 4, 8, 16)
