@@ -62,8 +62,7 @@ PARALLEL_OF_PROMOTED = ((_COOPERATIVE, (128, 128), (1, 1)),)
 #: Those of products with a long K and few tiles, and of their transposed problems: such columns fit extents that 128 or
 #: 256 columns do not.
 LONG = tuple(
-    (_COOPERATIVE, shape, (1, 1))
-    for shape in ((128, 112), (128, 144), (128, 160), (128, 192), (192, 144), (256, 112))
+    (_COOPERATIVE, shape, (1, 1)) for shape in ((128, 112), (128, 144), (128, 160), (128, 192), (192, 144), (256, 112))
 )
 #: Numbers of slices: of stream-K, of the transposed problem's, of partial sums, and of those of long products.
 SLICES, SWAPPED_SLICES = (2, 3, 4, 6, 8, 12, 16, 32), (2, 4, 8, 16)
