@@ -14,7 +14,7 @@ from pycutlass.epilogue.graph import Graph, Selection, Value, element_named
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.protocol import Family, Port, Scalar
 from pycutlass.families.parts import Tile
-from pycutlass.families.sm90_warp_groups import sharers
+from pycutlass.families.sm90_warp_groups import warp_groups
 from pycutlass.types import Element
 
 __all__ = [
@@ -225,7 +225,7 @@ def shared_bytes(functor: _Typed, family: Family, tile: Tile) -> int:
     columns = tile.threadblock_shape[1]
     warps = tile.num_threads // 32
     if family.is_sm90:
-        columns, warps = math.gcd(columns, 32), 4 * sharers(tile)
+        columns, warps = math.gcd(columns, 32), 4 * warp_groups(tile)
     columns //= 1 + functor.graph.is_gated
     return reduced_bytes(functor, columns, warps)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pycutlass import _core
-from pycutlass.calls import counted
 from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
 from pycutlass.errors import DescriptionError
+from pycutlass.families.epilogues import check_family, check_pairs, check_selections
 from pycutlass.families.nearest_products import of_same_types
 from pycutlass.families.other_family import ampere_shape, as_ampere, listed
 from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Shape, Tensor, Tile, changed
 from pycutlass.families.sm90_array import check_array
 from pycutlass.families.sm90_copies import check_loads, check_stores, is_cp_async, is_direct
+from pycutlass.families.sm90_epilogue import check_columns, check_function, check_registers, loaded
 from pycutlass.families.sm90_group import check_grouped
 from pycutlass.families.sm90_memory import (
     chosen_stages,
@@ -25,36 +26,19 @@ from pycutlass.families.sm90_memory import (
 from pycutlass.families.sm90_multicast import check_slices
 from pycutlass.families.sm90_products import (
     PRODUCTS,
-    accumulator_registers,
-    clean_beside,
     has_many_sums,
     is_fast,
     is_one_instruction,
-    most_registers,
 )
 from pycutlass.families.sm90_register_a import (
-    CLEAN_BESIDE_WORDS,
     check_register_a,
-    held_registers,
     loads_a,
-    spills,
     swizzle_bytes,
-    turns_words,
 )
 from pycutlass.families.sm90_swap import check_swap, is_swapped, parts_in_kernel
 from pycutlass.families.sm90_tiles import check_native_tile
-from pycutlass.families.sm90_warp_groups import check_three, sharers
-from pycutlass.families.table import (
-    SHARED_MEMORY_LIMIT,
-    Family,
-    KernelFamily,
-    check_family,
-    check_matrix,
-    check_pairs,
-    check_selections,
-    check_tiles,
-)
-from pycutlass.log import say_once
+from pycutlass.families.sm90_warp_groups import check_warp_groups
+from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_matrix
 
 __all__ = ["SM90"]
 
@@ -153,14 +137,14 @@ class _Sm90(KernelFamily):
             _check_stream_k(kernel)
         parts = parts_in_kernel(kernel)
         check_loads(kernel, parts.A, parts.B)
-        check_stores(kernel, parts.A, parts.B, _loaded(parts.epilogue, self.gemm, parts.C, parts.D), parts.D)
+        check_stores(kernel, parts.A, parts.B, loaded(parts.epilogue, self.gemm, parts.C, parts.D), parts.D)
         check_register_a(kernel, parts, by_tma=not any(self.copies_of(kernel)))
-        _check_function(kernel)
-        _check_columns(kernel)
+        check_function(kernel)
+        check_columns(kernel)
         check_slices(kernel.tile_description, parts.A, parts.B)
         or_ampere = ", or for an Ampere-style kernel "
         check_family(kernel.epilogue_functor, self.gemm, lambda: _or_ampere(kernel, or_ampere))
-        _check_registers(kernel.tile_description, parts)
+        check_registers(kernel.tile_description, parts)
 
     def _check_layouts(self, kernel: Gemm) -> None:
         wanted = (("A", kernel.A, _core.RowMajor), ("B", kernel.B, _core.ColumnMajor), ("C", kernel.C, _core.RowMajor))
@@ -178,7 +162,7 @@ class _Sm90(KernelFamily):
         """Check that a group leaves it to the kernel who takes which tile, and when."""
         swizzle = kernel.swizzling_functor
         check_grouped(kernel)
-        check_three(kernel.tile_description, "groups")
+        check_warp_groups(kernel.tile_description, "groups")
         if kernel.epilogue_functor.is_tree and not kernel.D.is_row_major:
             raise DescriptionError(
                 f"Hopper-native groups with an epilogue function have a RowMajor D: the sizes that their kernels read "
@@ -209,7 +193,7 @@ class _Sm90(KernelFamily):
         """Return the bytes of shared memory; of a kernel that has 2 stages where fewer than that would fit."""
         beside = 0
         if epilogue is not None:
-            beside, C = epilogue.shared_bytes(self.gemm, tile), _loaded(epilogue, self.gemm, C, D or C)
+            beside, C = epilogue.shared_bytes(self.gemm, tile), loaded(epilogue, self.gemm, C, D or C)
         if is_direct(A, B, C, D or C):
             is_loaded = is_cp_async(A, B)
             stages = max(2, direct_stages(tile, beside, cp_async=is_loaded))
@@ -234,7 +218,7 @@ class _Sm90(KernelFamily):
 
     def check_array(self, kernel: Gemm) -> None:
         """Check that tables can say where the tensors of a GEMM are, as in ``Mode.Array``."""
-        check_three(kernel.tile_description, "kernels for Mode.Array")
+        check_warp_groups(kernel.tile_description, "kernels for Mode.Array")
         check_array(kernel, self._array_stages(kernel)[1], by_tma=not any(self.copies_of(kernel)))
 
     def array_text(self, kernel: Gemm) -> str:
@@ -248,7 +232,7 @@ class _Sm90(KernelFamily):
         Of those that a tile names, fewer may fit: tensor maps are in shared memory as well.
         """
         tile, parts = kernel.tile_description, self.parts_of(kernel)
-        C, D = _loaded(parts.epilogue, self.gemm, parts.C, parts.D), parts.D
+        C, D = loaded(parts.epilogue, self.gemm, parts.C, parts.D), parts.D
         beside = parts.epilogue.shared_bytes(self.gemm, tile)
 
         def fits(stages: int) -> bool:
@@ -263,7 +247,7 @@ class _Sm90(KernelFamily):
     def _stages(self, kernel: Gemm, *, grouped: bool = False) -> int | None:
         """Return how many stages a kernel has; None where CUTLASS chooses as many by itself."""
         tile, parts = kernel.tile_description, self.parts_of(kernel)
-        C = _loaded(parts.epilogue, self.gemm, parts.C, parts.D)
+        C = loaded(parts.epilogue, self.gemm, parts.C, parts.D)
         if is_direct(parts.A, parts.B, C, parts.D):
             beside = parts.epilogue.shared_bytes(self.gemm, tile)
             return direct_stages(tile, beside, cp_async=is_cp_async(parts.A, parts.B))
@@ -280,7 +264,7 @@ class _Sm90(KernelFamily):
         if is_fast(tile) and not loads_a(parts.A, parts.B):  # which has no other
             schedule += "FastAccumulation"
         functor, D = parts.epilogue, parts.D
-        C = _loaded(functor, self.gemm, parts.C, D)
+        C = loaded(functor, self.gemm, parts.C, D)
         scheduler = ",\n    pycutlass::StreamK" if _is_stream_k(kernel) else ""
         written = f",\n    {D.cpp}" if D != C or scheduler else ""
         wide = (
@@ -307,7 +291,7 @@ class _Sm90(KernelFamily):
     def copies_of(self, kernel: Gemm) -> tuple[bool, bool]:
         """Return whether A and B are loaded by cp.async, and whether threads read C and write D."""
         parts = parts_in_kernel(kernel)
-        C = _loaded(parts.epilogue, self.gemm, parts.C, parts.D)
+        C = loaded(parts.epilogue, self.gemm, parts.C, parts.D)
         return is_cp_async(parts.A, parts.B), is_direct(parts.A, parts.B, C, parts.D)
 
     def takes_slices(self, kernel: Gemm) -> bool:
@@ -329,7 +313,7 @@ def _is_stream_k(kernel: Gemm) -> bool:
 def _check_stream_k(kernel: Gemm) -> None:
     """Check that tiles can be divided along K."""
     functor, schedule = kernel.epilogue_functor, kernel.tile_description.kernel_schedule
-    check_three(kernel.tile_description, "kernels of stream-K")
+    check_warp_groups(kernel.tile_description, "kernels of stream-K")
     if any(port.form not in ("matrix", "top_k") for port in functor.outputs):
         raise DescriptionError(
             f"{functor!r} reduces what it computes, which Hopper-native kernels do of whole tiles, not of those of "
@@ -342,46 +326,6 @@ def _check_stream_k(kernel: Gemm) -> None:
         )
 
 
-def _loaded(functor: Epilogue, family: Family, C: Tensor, D: Tensor) -> Tensor:
-    """Return the description of what is loaded as C: where that is not read, another tensor, or none."""
-    port = functor.loaded(family)
-    if port is None:
-        return D if functor.reads_source is False else C
-    loaded: Tensor = port.description
-    return loaded
-
-
-def _check_function(kernel: Gemm) -> None:
-    """Check that an epilogue function has a tile of the kernel's, and a C that lies as D does where it reads one."""
-    functor = kernel.epilogue_functor
-    if functor.reads_source is None:
-        return
-    check_tiles(parts_in_kernel(kernel).epilogue, kernel.tile_description)
-    if functor.reads_source and kernel.C.layout is not kernel.D.layout:
-        raise DescriptionError(
-            f"the epilogue function {functor!r} reads C and writes D in the same order; got C of {kernel.C.order} and "
-            f"D of {kernel.D.order}: describe both alike, or give C as a Tensor of the function with the other layout"
-        )
-
-
-def _check_columns(kernel: Gemm) -> None:
-    """Check that the epilogue stores tiles of so many columns."""
-    parts, (m, n, k) = parts_in_kernel(kernel), kernel.tile_description.threadblock_shape
-    C = _loaded(parts.epilogue, SM90.gemm, parts.C, parts.D)
-    if n != 8 or (is_direct(parts.A, parts.B, C, parts.D) and not parts.epilogue.is_tree):
-        return
-    bits = min([parts.D.type.bits] + [parts.C.type.bits] * (parts.epilogue.reads_source is not False))
-    if parts.epilogue.is_tree:
-        reason = f"the epilogue function {parts.epilogue!r} computes 16 columns at once"
-    elif parts.C.layout is not parts.D.layout:
-        reason = f"a C of {kernel.C.order} beside a D of {kernel.D.order} is stored 16 columns at once"
-    elif bits == 8 and parts.D.is_row_major:
-        reason = "TMA moves at least 16 bytes of a row, which are 16 columns of 8 bits"
-    else:
-        return
-    raise DescriptionError(f"{reason}, got threadblock_shape N=8: use threadblock_shape {[m, 16, k]}")
-
-
 def _static_shape(shape: Shape) -> str:
     """Return a shape in CuTe's C++."""
     return f"cute::Shape<{', '.join(f'cute::Int<{extent}>' for extent in shape)}>"
@@ -391,42 +335,6 @@ def _or_ampere(kernel: Gemm, first: str) -> str:
     """Return how to describe the same as an Ampere-style kernel, behind `first`; nothing where there is none."""
     changes = as_ampere(kernel.tile_description, kernel)
     return f"{first}{changes}" if changes else ""
-
-
-def _check_registers(tile: Tile, parts: Parts) -> None:
-    """Refuse a tile whose sums have no room, and log a warning where it leaves the epilogue too few registers."""
-    registers, is_loaded = accumulator_registers(tile), is_cp_async(parts.A, parts.B)
-    C = _loaded(parts.epilogue, SM90.gemm, parts.C, parts.D)
-    is_stored = is_direct(parts.A, parts.B, C, parts.D)
-    clean = clean_beside(tile, parts.epilogue, parts.D, direct=is_stored, cp_async=is_loaded)
-    most = most_registers(tile, cp_async=is_loaded)
-    m, n, _ = tile.threadblock_shape
-    needs = f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {tile.kernel_schedule!r}"
-    # Words that are turned around lie in lines of 32.
-    sums, step = (min(clean, CLEAN_BESIDE_WORDS), 32) if turns_words(parts) else (clean, 16)
-    columns = sums * n // registers // step * step
-    ports = len(parts.epilogue.ports)
-    beside = f" and {counted(ports, 'tensor')} of the epilogue" if ports else ""
-    if registers > most:  # other kernels are refused with the tile
-        raise DescriptionError(
-            f"{needs}, and a kernel that loads A and B of alignment {parts.A.alignment} and {parts.B.alignment} by "
-            f"cp.async has {most} to give: use at most {columns} columns"
-        )
-    if registers > clean:
-        wait = "" if sharers(tile) == 3 else ", and from 216 on instructions wait for each other"
-        say_once(
-            f"{needs}, and beyond {clean} of them for C of {parts.D.type}{beside} the kernel may be slower: registers "
-            f"spill{wait}; at most {columns} columns do not spill"
-        )
-    elif spills(tile, parts, much=True):
-        m, n, k = tile.threadblock_shape
-        is_pingpong = tile.kernel_schedule is KernelSchedule.Pingpong
-        fewer = f"a smaller tile{', or KernelSchedule.Cooperative,' if is_pingpong else ''} has fewer"
-        say_once(
-            f"a {m}x{n}x{k} tile has {held_registers(tile)} registers of A of {parts.A.type} beside {registers} of "
-            f"sums in each thread under {tile.kernel_schedule!r}, and turns B around where that does not lie along K: "
-            f"the kernel may be slower, since registers spill; {fewer}"
-        )
 
 
 SM90 = _Sm90(

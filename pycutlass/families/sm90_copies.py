@@ -15,7 +15,7 @@ from pycutlass.families.agreement import with_alignments
 from pycutlass.families.other_family import as_ampere, listed
 from pycutlass.families.parts import Gemm, Shape, Tensor, Tile, changed
 from pycutlass.families.sm90_products import is_fast
-from pycutlass.families.sm90_warp_groups import check_three
+from pycutlass.families.sm90_warp_groups import check_warp_groups
 
 __all__ = ["TMA_BYTES", "check_loads", "check_stores", "is_cp_async", "is_direct"]
 
@@ -42,7 +42,7 @@ def check_loads(kernel: Gemm, A: Tensor, B: Tensor) -> None:
     """Check that A and B, as they are in the kernel, can be loaded."""
     if not is_cp_async(A, B):
         return
-    check_three(kernel.tile_description, "kernels that load A and B by cp.async")
+    check_warp_groups(kernel.tile_description, "kernels that load A and B by cp.async")
     wrong, changes = _wrong_of_cp_async(kernel, A, B)
     narrow = [each for each in (("A", kernel.A), ("B", kernel.B)) if each[1].alignment_bytes < TMA_BYTES]
     for_tma = with_alignments({name: _for_tma(operand) for name, operand in narrow})

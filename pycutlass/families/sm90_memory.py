@@ -16,6 +16,7 @@ __all__ = [
     "kernel_bytes",
     "lies_in_shared_memory",
     "stages_of",
+    "swizzle_span",
 ]
 
 #: Bytes of the barriers of a pipeline's stage (one that it is full, one that it is empty), and of a tensor map.
@@ -156,9 +157,13 @@ def _epilogue(tile: Tile, C: Tensor, D: Tensor) -> tuple[int, int, int]:
 
 
 def _swizzle_bytes(operand: Tensor, rows: int, columns: int) -> int:
-    """Return the alignment of a swizzled layout in bytes: 8 lines, of the widest span that divides those of D."""
-    line = operand.type.bytes_of(columns if operand.is_row_major else rows)
-    return 8 * next((span for span in (128, 64, 32) if line % span == 0), line)
+    """Return the alignment of a swizzled layout in bytes: it comes round every 8 lines."""
+    return 8 * swizzle_span(operand.type.bytes_of(columns if operand.is_row_major else rows))
+
+
+def swizzle_span(line: int) -> int:
+    """Return the bytes of the widest swizzle that divides a line of so many."""
+    return next((span for span in (128, 64, 32) if line % span == 0), 16)
 
 
 def _up(count: int, step: int) -> int:

@@ -7,7 +7,7 @@ import itertools
 from pycutlass import _core
 from pycutlass.enums import MathOperation
 from pycutlass.families.parts import Epilogue, Product, Tensor, Tile
-from pycutlass.families.sm90_warp_groups import sharers
+from pycutlass.families.sm90_warp_groups import warp_groups
 
 __all__ = [
     "PRODUCTS",
@@ -54,10 +54,10 @@ _MOST, _CLEAN, _OF_WIDE, _OF_PAIRS, _OF_SINGLES = 224, 192, 24, 32, 48
 _MOST_OF_CP_ASYNC, _CLEAN_OF_CP_ASYNC = 144, 112
 #: And of those whose threads read C, some of it ahead, and write D: 176 were clean, 192 spilled.
 _CLEAN_OF_DIRECT = 176
-#: Threads of three warp groups have 160 registers: with 96 of sums they were clean, and with 112 ptxas lacked registers
-#: for the instruction. Where columns of 8 or 32 bits are stored 96 spilled and 80 were clean. Of such elements that
-#: threads write themselves, only tiles of up to 80 were built.
-_OF_THREE, _OF_THREE_OF_SINGLES = 96, 80
+#: Threads of three warp groups have 160 registers: with 96 of sums they were clean, also where they write D themselves,
+#: and with 112 ptxas lacked registers for the instruction. Where columns of 8 or 32 bits are stored 96 spilled and 80
+#: were clean.
+_OF_THREE, _OF_THREE_BY_COLUMNS = 96, 80
 #: How many fewer beside one, two, and more vectors and matrices of an epilogue function, whose elements are held; those
 #: of 32 bits count twice. With one of 16 bits 192 were clean in a warp group that has a tile of its own, and spilled a
 #: few bytes where two share one; with five 160 spilled and 144 were clean, and 192 and 160. Of D of 32 bits, 128
@@ -82,7 +82,7 @@ def accumulator_registers(tile: Tile) -> int:
     Sums of 8-bit floats are there twice: those of the last few products, which have few bits, are added to the others.
     """
     m, n, _ = tile.threadblock_shape
-    elements = m * n // (128 * sharers(tile))
+    elements = m * n // (128 * warp_groups(tile))
     math = tile.math_instruction
     return elements * math.accumulator.bits // 32 * (2 if math.a.is_float8 and not is_fast(tile) else 1)
 
@@ -90,12 +90,12 @@ def accumulator_registers(tile: Tile) -> int:
 def has_many_sums(tile: Tile, D: Tensor) -> bool:
     """Return whether threads have more sums of 32 bits to store than a device side of our own takes without spills."""
     m, n, _ = tile.threadblock_shape
-    return m * n > _MOST_SUMS * 128 * sharers(tile) and D.type.bits == 32
+    return m * n > _MOST_SUMS * 128 * warp_groups(tile) and D.type.bits == 32
 
 
 def most_registers(tile: Tile, *, cp_async: bool = False) -> int:
     """Return how many registers of a thread sums can have."""
-    if sharers(tile) == 3:
+    if warp_groups(tile) == 3:
         return _OF_THREE
     return _MOST_OF_CP_ASYNC if cp_async else _MOST
 
@@ -111,7 +111,7 @@ def clean_beside(tile: Tile, epilogue: Epilogue, D: Tensor, *, direct: bool, cp_
     held = held_ports(epilogue)
     if not held or cp_async or tile.kernel_schedule is None:
         return clean
-    fewer = _OF_PORTS[sharers(tile)]
+    fewer = _OF_PORTS[warp_groups(tile)]
     return clean - fewer[min(held, len(fewer)) - 1] - (_OF_PORTS_BESIDE_WIDE if D.type.bits > 16 else 0)
 
 
@@ -120,9 +120,9 @@ def clean_registers(tile: Tile, D: Tensor | None = None, *, direct: bool = False
 
     `direct` is whether threads read C and write D, `cp_async` whether they load A and B.
     """
-    if sharers(tile) == 3:
-        is_single = D is not None and D.type.bits != 16 and (direct or not D.is_row_major)
-        return _OF_THREE_OF_SINGLES if is_single else _OF_THREE
+    if warp_groups(tile) == 3:
+        by_columns = D is not None and D.type.bits != 16 and not D.is_row_major
+        return _OF_THREE_BY_COLUMNS if by_columns else _OF_THREE
     if cp_async:
         return _CLEAN_OF_CP_ASYNC
     if direct:

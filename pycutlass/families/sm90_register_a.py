@@ -12,8 +12,9 @@ from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import Gemm, Parts, Tensor, Tile
 from pycutlass.families.sm90_copies import TMA_BYTES
+from pycutlass.families.sm90_memory import swizzle_span
 from pycutlass.families.sm90_products import accumulator_registers, clean_registers, held_ports, is_fast
-from pycutlass.families.sm90_warp_groups import sharers
+from pycutlass.families.sm90_warp_groups import warp_groups
 from pycutlass.families.table import nearest_multiple
 
 __all__ = [
@@ -66,14 +67,14 @@ def swizzle_bytes(tile: Tile, A: Tensor, B: Tensor) -> tuple[int, int] | None:
         return None
     (m, n, k), size = tile.threadblock_shape, A.type.bits // 8
     lines = m * size, (n if B.is_row_major else k) * size  # A is column-major in the kernel
-    span_a, span_b = (next(span for span in (128, 64, 32, 16) if line % span == 0) for line in lines)
-    return 8 * span_a, 8 * span_b
+    of_a, of_b = map(swizzle_span, lines)
+    return 8 * of_a, 8 * of_b
 
 
 def held_registers(tile: Tile) -> int:
     """Return the registers of a thread that hold A, of all instructions of a tile along K."""
     m, _, k = tile.threadblock_shape
-    return m // sharers(tile) * k * tile.math_instruction.a.bits // 8 // (4 * 128)
+    return m // warp_groups(tile) * k * tile.math_instruction.a.bits // 8 // (4 * 128)
 
 
 def spills(tile: Tile, parts: Parts, *, much: bool = False) -> bool:
@@ -130,7 +131,7 @@ def check_register_a(kernel: Gemm, parts: Parts, by_tma: bool) -> None:
     bits, depths = A.type.bits, tuple(each * 8 // A.type.bits for each in _DEPTHS)
     turned = 32 if bits == 32 else 128
     wrong, rows, columns, depth = [], m, n, k
-    if sharers(tile) == 3:
+    if warp_groups(tile) == 3:
         wrong.append(f"has tiles that two warp groups share, and not the three that share M={m}")
         rows = 128
     if B.is_row_major:

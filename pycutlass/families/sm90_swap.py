@@ -11,9 +11,9 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
+from pycutlass.families.epilogues import in_kernel
 from pycutlass.families.parts import Epilogue, Gemm, Parts, Tensor, changed
 from pycutlass.families.sm90_register_a import is_only_straight, is_only_transposed
-from pycutlass.families.table import in_kernel
 
 __all__ = ["check_swap", "is_swapped", "parts_in_kernel"]
 

@@ -11,7 +11,7 @@ from pycutlass.families.other_family import as_ampere, as_native, listed
 from pycutlass.families.parts import Tile
 from pycutlass.families.sm90_memory import lies_in_shared_memory
 from pycutlass.families.sm90_products import accumulator_registers, clean_registers, is_fast, most_registers
-from pycutlass.families.sm90_warp_groups import sharers
+from pycutlass.families.sm90_warp_groups import warp_groups
 from pycutlass.families.table import nearest_multiple
 
 __all__ = ["check_native_tile"]
@@ -82,11 +82,11 @@ def _check_extents(tile: Tile, schedule: KernelSchedule, schedules: Mapping[Kern
         columns = min(256, nearest_multiple(n, 16))
         rule = f"threadblock_shape N={n} must be 8, or a multiple of 16 up to 256 (the epilogue stores 16 at once)"
         wrong.append((rule, f"; the nearest is {columns}"))
-    if n == 8 and sharers(tile) == 3:
+    if n == 8 and warp_groups(tile) == 3:
         columns = 16
         wrong.append(("three warp groups store at least 16 columns at once, got threadblock_shape N=8", "; use 16"))
     of_which = f", and {clean_registers(tile)} without spills"
-    if sharers(tile) == 3:
+    if warp_groups(tile) == 3:
         of_which = " where three warp groups share a tile"
     if registers * columns > most_registers(tile) * n:
         columns = clean_registers(tile) * n // registers // 16 * 16  # a usual number

@@ -9,7 +9,7 @@ from typing import Any
 
 from pycutlass.errors import DescriptionError
 from pycutlass.families.sm90_products import clean_registers
-from pycutlass.families.sm90_warp_groups import sharers
+from pycutlass.families.sm90_warp_groups import warp_groups
 
 __all__ = ["MOST_COLUMNS", "wider_tile"]
 
@@ -37,7 +37,7 @@ def wider_tile(operation: Any, columns: int) -> str:
     widths = [width for width in _WIDTHS if width >= columns]
     heights = dict.fromkeys((rows, 128, 64))
     warps = [None] if tile.warp_count is None else [tile.warp_count, *_WARPS]
-    most_of_native = 128 * sharers(tile) * clean_registers(tile)
+    most_of_native = 128 * warp_groups(tile) * clean_registers(tile)
     for width, height, count in itertools.product(widths, heights, warps):
         most = 32 * math.prod(count) * _MOST_ACCUMULATORS if count else most_of_native
         if width * height > most:

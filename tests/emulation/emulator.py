@@ -25,7 +25,7 @@ from hopper import replaced
 from pycutlass import cutlass, toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.errors import PyCutlassError
-from pycutlass.families.sm90_warp_groups import sharers
+from pycutlass.families.sm90_warp_groups import warp_groups
 from pycutlass.library import TensorDescription
 from pycutlass.operation import (
     Conv2dOperation,
@@ -319,7 +319,7 @@ class Emulator:
             (count, math.ceil(m / step_m) * step_m, _fitting(operation, n), step_n, drawn.randint(0, 2**30))
             for m, n in sizes
         )
-        warps = 4 * sharers(operation.tile_description)
+        warps = 4 * warp_groups(operation.tile_description)
         flags = [] if headers is None else ["-iquote", str(headers)]
         return self._run(operation, "sm90_function.h", problems, f"#define EMULATED_WARPS {warps}\n", *flags)
 

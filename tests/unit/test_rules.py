@@ -31,9 +31,11 @@ from pycutlass import (
 from pycutlass.errors import DescriptionError
 from pycutlass.families import (
     agreement,
+    epilogues,
     gemv,
     sm90,
     sm90_copies,
+    sm90_epilogue,
     sm90_group,
     sm90_multicast,
     sm90_register_a,
@@ -72,8 +74,8 @@ def test_the_tile_of_a_column_major_c_is_transposed():
 @pytest.mark.parametrize(
     "module",
     [
-        *(table, agreement, gemv, sm90, sm90_copies, sm90_group, sm90_multicast, sm90_register_a, sm90_swap),
-        *(sm90_tiles, sm90_warp_groups, family, simt, tensor_op, tiles),
+        *(table, agreement, epilogues, gemv, sm90, sm90_copies, sm90_epilogue, sm90_group, sm90_multicast),
+        *(sm90_register_a, sm90_swap, sm90_tiles, sm90_warp_groups, family, simt, tensor_op, tiles),
     ],
     ids=lambda module: module.__name__,
 )
