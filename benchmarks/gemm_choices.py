@@ -10,6 +10,7 @@ from benchmarks.problems import Problem
 from benchmarks.timing import Loop
 from pycutlass import GemmOperationUniversal, KernelSchedule, RasterOrder
 from pycutlass.families.gemv import gemv_shapes
+from pycutlass.plan.candidate_tiles import PARALLEL_SLICES
 
 __all__ = [
     "SWIZZLES",
@@ -60,8 +61,6 @@ PARALLEL_TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
     (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
     (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),
 )
-#: Numbers of slices of them, which are whole steps of the tile.
-PARALLEL_SLICES = (2, 3, 4, 5, 6, 7, 8, 11, 16, 32)
 #: Columns, K and warps of GEMVs. A thread has 64 or 128 bytes of B on their way to it, and A from the caches.
 GEMV_TILES: tuple[tuple[int, int, Size], ...] = (
     *((4, 1024, (1, 4, 1)), (4, 2048, (1, 4, 1)), (8, 1024, (1, 4, 1)), (16, 512, (1, 4, 1))),

@@ -395,8 +395,10 @@ struct FunctionSm90 {
     static constexpr bool kIsCooperative =
         kIsCooperativeGroup || cute::is_same_v<Schedule, cutlass::epilogue::TmaWarpSpecializedCooperative> ||
         cute::is_same_v<Schedule, OfArray<cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative>>;
-    static constexpr int kSharers = !kIsCooperative ? 1 : cute::size<0>(TileShape{}) == kRowsOfThree ? 3 : 2;
-    using Type = FunctionCallbacks<Function, TileShape, 4 * kSharers, kIsGroup, D, kIsArray>;
+    static constexpr int kWarpGroups = !kIsCooperative                                        ? 1
+                                       : cute::size<0>(TileShape{}) == kRowsOfThreeWarpGroups ? 3
+                                                                                              : 2;
+    using Type = FunctionCallbacks<Function, TileShape, 4 * kWarpGroups, kIsGroup, D, kIsArray>;
   };
 
 #if !PYCUTLASS_DEVICE_SIDE

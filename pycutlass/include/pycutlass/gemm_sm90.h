@@ -72,7 +72,7 @@ struct Cooperative {
   using CpAsync = cutlass::gemm::KernelCpAsyncWarpSpecializedCooperative;
   using Epilogue = cutlass::epilogue::TmaWarpSpecializedCooperative;
   template <int kTileRows>
-  static constexpr int kStoredRows = kTileRows == kRowsOfThree ? kRowsOfThree : 128;
+  static constexpr int kStoredRows = kTileRows == kRowsOfThreeWarpGroups ? kRowsOfThreeWarpGroups : 128;
 };
 struct CooperativeFastAccumulation : Cooperative {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperativeFP8FastAccum;
@@ -175,7 +175,7 @@ using BuiltMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
 template <bool kIsCpAsync, typename A, typename B, typename ElementAccumulator, typename TileShape,
           typename ClusterShape, typename Stages, typename Schedule>
 struct MainloopOf {
-  using Type = typename OwnMainloop<WithOwnLoads<typename WithGroups<BuiltMainloop<
+  using Type = typename OwnMainloop<WithOwnLoads<typename WithWarpGroups<BuiltMainloop<
       A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::Mainloop>>::Type>>::Type;
 };
 template <typename A, typename B, typename ElementAccumulator, typename TileShape, typename ClusterShape,
@@ -286,9 +286,9 @@ struct GemmSm90 {
   using CollectiveMainloop = typename MainloopOf<kIsCpAsync, A, B, ElementAccumulator, TileShape, ClusterShape,
                                                  typename StageCount<Stages, CollectiveEpilogue>::Type, Schedule>::Type;
 
-  static_assert(Schedule::template kStoredRows<cute::size<0>(TileShape{})> != kRowsOfThree ||
+  static_assert(Schedule::template kStoredRows<cute::size<0>(TileShape{})> != kRowsOfThreeWarpGroups ||
                     cute::size(typename CollectiveMainloop::TiledMma{}) == 3 * cutlass::NumThreadsPerWarpGroup,
-                "this CUTLASS spells the type of its products in another way than WithGroups knows");
+                "WithWarpGroups does not match what this CUTLASS builds");
 
   using BuiltKernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
                                                            CollectiveEpilogue, Scheduler>;
@@ -296,13 +296,13 @@ struct GemmSm90 {
   static constexpr bool kHasManySums = cute::size<0>(TileShape{}) * kTileN >
                                            128 * cute::size(typename CollectiveMainloop::TiledMma{}) &&
                                        sizeof(typename D::Element) == 4;
+  /// Whether the device side is CUTLASS's, which gives registers to two warp groups.
+  static constexpr bool kIsAsBuilt = kIsCpAsync || kIsStreamK || kHasManySums;
+  static_assert(!kIsAsBuilt || BuiltKernel::MaxThreadsPerBlock == 3 * cutlass::NumThreadsPerWarpGroup);
   /// Whether the kernel may make partial sums of slices of K, of which the last may be shorter.
-  static constexpr bool kTakesSlices = cutlass::platform::is_same<typename D::Element, ElementAccumulator>::value &&
-                                       !(kIsCpAsync || kIsStreamK || kHasManySums);
-  static constexpr bool kIsBuilt = kIsCpAsync || kIsStreamK || kHasManySums;
-  static_assert(!kIsBuilt || BuiltKernel::MaxThreadsPerBlock == 3 * cutlass::NumThreadsPerWarpGroup,
-                "CUTLASS's kernels give registers to two warp groups, not to three");
-  using Kernel = cute::conditional_t<kIsBuilt, BuiltKernel, PersistentKernel<BuiltKernel, kTakesSlices>>;
+  static constexpr bool kTakesSlices =
+      cutlass::platform::is_same<typename D::Element, ElementAccumulator>::value && !kIsAsBuilt;
+  using Kernel = cute::conditional_t<kIsAsBuilt, BuiltKernel, PersistentKernel<BuiltKernel, kTakesSlices>>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_gemm_call;

@@ -161,8 +161,8 @@ struct PersistentKernel : Kernel {
   /// Of the four warps that have no sums, the last has nothing to do.
   static constexpr int kLoadingWarp = 0, kBarrierWarp = 1, kSourceWarp = 2;
   static constexpr bool kIsCluster = cute::size(ClusterShape{}) > 1;
-  /// Warp groups that multiply: two, or three that share a tile. Of 65 536 registers each of their threads has the most
-  /// that are possible then.
+  /// Warp groups that multiply: two, or three that share a tile. Then 65 536 registers leave 160 for each of their
+  /// threads, if those that load have 32.
   static constexpr int kGroups = kSharers * (kIsPingpong ? 2 : 1) / kGroup;
   static constexpr int kLoadRegisters = kGroups == 3 ? 32 : Kernel::LoadRegisterRequirement;
   static constexpr int kSumRegisters = kGroups == 3 ? 160 : Kernel::MmaRegisterRequirement;

@@ -51,7 +51,7 @@ struct PromotedMainloop : Base {
   /// Registers have no room for two results of a block that is so wide. Where two warp groups share the tile, one
   /// multiplies while the other adds. A single one multiplies halves, for which it reads A twice.
   static constexpr bool kIsWide = kBlocks == 1 && kTileN > 128;
-  static_assert(!kIsWide || kGroups < 3);
+  static_assert(!kIsWide || kGroups < 3, "three warp groups have no registers for a block that is so wide");
   static constexpr bool kAlternates = !kIsWide || kGroups == 1, kIsHalved = kIsWide && kAlternates;
   /// Parts of a tile whose products are issued one after the other.
   static constexpr int kParts = kIsHalved ? 2 : kBlocks, kColumns = kIsHalved ? kTileN / 2 : kTileN;

@@ -11,20 +11,20 @@
 namespace pycutlass {
 
 /// Rows of a tile that three warp groups share.
-constexpr int kRowsOfThree = 192;
+constexpr int kRowsOfThreeWarpGroups = 192;
 
 /// A mainloop as CUTLASS builds it, or for the three warp groups that share a tile of 192 rows: CUTLASS knows of two.
 template <typename Collective>
-struct WithGroups {
+struct WithWarpGroups {
   using Type = Collective;
 };
 template <typename Policy, typename N, typename K, typename A, typename StrideA, typename B, typename StrideB,
           typename Atom, typename Order, typename... Others>
-struct WithGroups<cutlass::gemm::collective::CollectiveMma<
-    Policy, cute::Shape<cute::Int<kRowsOfThree>, N, K>, A, StrideA, B, StrideB,
+struct WithWarpGroups<cutlass::gemm::collective::CollectiveMma<
+    Policy, cute::Shape<cute::Int<kRowsOfThreeWarpGroups>, N, K>, A, StrideA, B, StrideB,
     cute::TiledMMA<Atom, cute::Layout<cute::Shape<cute::_2, cute::_1, cute::_1>>, Order>, Others...>> {
   using Type = cutlass::gemm::collective::CollectiveMma<
-      Policy, cute::Shape<cute::Int<kRowsOfThree>, N, K>, A, StrideA, B, StrideB,
+      Policy, cute::Shape<cute::Int<kRowsOfThreeWarpGroups>, N, K>, A, StrideA, B, StrideB,
       cute::TiledMMA<Atom, cute::Layout<cute::Shape<cute::_3, cute::_1, cute::_1>>, Order>, Others...>;
 };
 
@@ -39,19 +39,20 @@ struct BuiltEpilogue {
 };
 /// ... or of three warp groups, of which its builders know nothing: as of two, but each thread has fewer elements.
 template <typename Policy>
-struct ForThree;
+struct PolicyOfThree;
 template <int kStagesC, int kStagesD, int kFragment, bool kReuse, bool kDelay>
-struct ForThree<cutlass::epilogue::Sm90TmaWarpSpecialized<kStagesC, kStagesD, kFragment, kReuse, kDelay>> {
+struct PolicyOfThree<cutlass::epilogue::Sm90TmaWarpSpecialized<kStagesC, kStagesD, kFragment, kReuse, kDelay>> {
   using Type = cutlass::epilogue::Sm90TmaWarpSpecialized<kStagesC, kStagesD, kFragment * 2 / 3, kReuse, kDelay>;
 };
 template <typename N, typename K, typename ClusterShape, typename EpilogueTile, typename ElementAccumulator,
           typename ElementCompute, typename C, typename D, typename Fused>
-struct BuiltEpilogue<cute::Shape<cute::Int<kRowsOfThree>, N, K>, ClusterShape, EpilogueTile, ElementAccumulator,
-                     ElementCompute, C, D, cutlass::epilogue::TmaWarpSpecializedCooperative, Fused> {
-  using TileShape = cute::Shape<cute::Int<kRowsOfThree>, N, K>;
-  using Policy = typename ForThree<decltype(cutlass::epilogue::collective::detail::sm90_get_tma_dispatch_policy<
-                                            TileShape, EpilogueTile, typename C::Element, typename D::Element,
-                                            cutlass::epilogue::TmaWarpSpecializedCooperative>())>::Type;
+struct BuiltEpilogue<cute::Shape<cute::Int<kRowsOfThreeWarpGroups>, N, K>, ClusterShape, EpilogueTile,
+                     ElementAccumulator, ElementCompute, C, D, cutlass::epilogue::TmaWarpSpecializedCooperative,
+                     Fused> {
+  using TileShape = cute::Shape<cute::Int<kRowsOfThreeWarpGroups>, N, K>;
+  using Policy = typename PolicyOfThree<decltype(cutlass::epilogue::collective::detail::sm90_get_tma_dispatch_policy<
+                                                 TileShape, EpilogueTile, typename C::Element, typename D::Element,
+                                                 cutlass::epilogue::TmaWarpSpecializedCooperative>())>::Type;
   using Type = typename cutlass::epilogue::collective::detail::Sm90TmaBuilderImpl<
       TileShape, EpilogueTile, ElementAccumulator, ElementCompute, typename C::Element, typename C::Layout,
       C::kAlignment, typename D::Element, typename D::Layout, D::kAlignment, Fused, Policy>::CollectiveOp;
