@@ -1,21 +1,12 @@
-"""What kernels of a family ask of an epilogue."""
+"""What a family asks of an epilogue beyond its types: tiles, pairs and rows that lie as they must."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import Epilogue, Tensor, Tile
-from pycutlass.families.table import Family
 
-__all__ = ["check_family", "check_pairs", "check_selections", "check_tiles", "in_kernel"]
-
-
-def check_family(functor: Epilogue, family: Family, instead: Callable[[], str] = str) -> None:
-    """Check that kernels of a family can have this epilogue; `instead` says what else there is."""
-    if reason := functor.why_not(family):
-        raise DescriptionError(reason + instead())
+__all__ = ["check_pairs", "check_selections", "check_tiles", "in_kernel"]
 
 
 def check_tiles(functor: Epilogue, tile: Tile) -> None:

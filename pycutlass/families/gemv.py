@@ -15,12 +15,11 @@ from pycutlass import _core
 from pycutlass.calls import counted, shown
 from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.epilogues import check_family
 from pycutlass.families.nearest_products import nearest_products, of_same_types
 from pycutlass.families.other_family import ampere_shape, as_ampere, listed
 from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Product, Shape, Tensor, Tile, changed
 from pycutlass.families.sm90_swap import parts_in_kernel
-from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily
+from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
 
 __all__ = ["GEMV", "gemv_shapes"]
 

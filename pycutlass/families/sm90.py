@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pycutlass import _core
 from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.epilogues import check_family, check_pairs, check_selections
+from pycutlass.families.epilogues import check_pairs, check_selections
 from pycutlass.families.nearest_products import of_same_types
 from pycutlass.families.other_family import ampere_shape, as_ampere, listed
 from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Shape, Tensor, Tile, changed
@@ -38,7 +38,7 @@ from pycutlass.families.sm90_register_a import (
 from pycutlass.families.sm90_swap import check_swap, is_swapped, parts_in_kernel
 from pycutlass.families.sm90_tiles import check_native_tile
 from pycutlass.families.sm90_warp_groups import check_warp_groups
-from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_matrix
+from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family, check_matrix
 
 __all__ = ["SM90"]
 

@@ -22,6 +22,7 @@ __all__ = [
     "SHARED_MEMORY_LIMIT",
     "Family",
     "KernelFamily",
+    "check_family",
     "check_matrix",
     "nearest_multiple",
     "swizzle_meant",
@@ -389,6 +390,12 @@ def swizzle_meant(given: Any, swizzles: Iterable[type[Any]]) -> str:
     if type(given) is int and 0 < given < 10 and (name := f"IdentitySwizzle{given}") in written:
         return f". Did you mean {written[name]}?"
     return meant(given, written)
+
+
+def check_family(functor: Epilogue, family: Family, instead: Callable[[], str] = str) -> None:
+    """Check that kernels of a family can have this epilogue; `instead` says what else there is."""
+    if reason := functor.why_not(family):
+        raise DescriptionError(reason + instead())
 
 
 def check_matrix(name: str, operand: Tensor) -> None:

@@ -13,9 +13,9 @@ from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import Epilogue, EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, Family, KernelFamily
-from pycutlass.families.epilogues import check_family, check_tiles
+from pycutlass.families.epilogues import check_tiles
 from pycutlass.families.other_family import as_ampere
-from pycutlass.families.table import swizzle_meant
+from pycutlass.families.table import check_family, swizzle_meant
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import checked_parts, conv2d_rules
 from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation

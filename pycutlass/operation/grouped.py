@@ -12,8 +12,7 @@ from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import KernelFamily
-from pycutlass.families.epilogues import check_family
-from pycutlass.families.table import swizzle_meant
+from pycutlass.families.table import check_family, swizzle_meant
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation
 from pycutlass.operation.gemm import GemmOperationUniversal

@@ -11,7 +11,7 @@ from pycutlass.calls import public, shown
 from pycutlass.epilogue import Epilogue, EpilogueFunctor, FunctionEpilogue, LinearCombination
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import AMPERE, Family
-from pycutlass.families.epilogues import check_family
+from pycutlass.families.table import check_family
 from pycutlass.integers import as_int, several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import Matrix, empty_matrix_of, is_vector, matrix_of, vector_of

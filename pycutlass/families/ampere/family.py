@@ -16,11 +16,11 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families.ampere import simt, tensor_op
 from pycutlass.families.ampere.products import PRODUCTS
 from pycutlass.families.ampere.tiles import divided, near, with_other_warps, writable
-from pycutlass.families.epilogues import check_family, check_pairs, check_selections, check_tiles, in_kernel
+from pycutlass.families.epilogues import check_pairs, check_selections, check_tiles, in_kernel
 from pycutlass.families.nearest_products import is_native, nearest_products
 from pycutlass.families.other_family import as_ampere, as_native, listed
 from pycutlass.families.parts import Epilogue, Gemm, Kernel, Math, Shape, Tensor, Tile
-from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily
+from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
 
 __all__ = [
     "AMPERE",
