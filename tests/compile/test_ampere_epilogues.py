@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
 
 import pytest
 from convolutions import conv, fprop
 from descriptions import parts
+from marks import thorough
 
 from pycutlass import Conv2dOperation, GemmOperationUniversal, cutlass, toolkit
 from pycutlass.compiler.tools import find_tools
@@ -46,17 +46,12 @@ def machine_code(operation: GemmOperationUniversal | Conv2dOperation) -> tuple[s
     return tuple(re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]*);", toolkit.disassembled(cubin)))
 
 
-def thorough(name: str) -> Any:
-    """Leave a kernel to `make thorough`: each is compiled once, and others are in further tests as well."""
-    return pytest.param(name, marks=pytest.mark.thorough)
-
-
 def places(code: tuple[str, ...], pattern: str) -> list[int]:
     return [place for place, each in enumerate(code) if re.search(pattern, each)]
 
 
 @pytest.mark.parametrize(
-    "name", ["reads a vector and a matrix", "joins logarithms", thorough("reads nothing"), thorough("reduces")]
+    "name", [*map(thorough, ("reads a vector and a matrix", "reads nothing", "reduces")), "joins logarithms"]
 )
 def test_rows_of_a_tile_do_not_wait_for_each_other(name: str) -> None:
     """Steps of an epilogue are between barriers, and have no branch: behind one, what computes a row would wait."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hopper_classes import PINGPONG, described, of_tma
+from marks import thorough_but
 
 import pycutlass
 from pycutlass import GemmOperationUniversal, TensorDescription, cutlass, epilogue, toolkit
@@ -58,9 +59,9 @@ KERNELS = {
     "pairs": (gated, {}),
     "without TMA": (reducing, {"C": ROWS}),
 }
-#: Those that are compiled each time: what stores D by TMA, and what does not. Kernels that read C, and those of pairs,
-#: share columns in tests/emulation/test_stores.py as well.
-USUAL = ("computes first", "without TMA")
+#: What is compiled each time. Kernels that read C, and those of pairs, share columns in tests/emulation/test_stores.py
+#: as well.
+USUAL = ("computes first",)
 
 
 def barriers(kind: str, axis: int) -> int:
@@ -75,9 +76,7 @@ def barriers(kind: str, axis: int) -> int:
     return len(re.findall(r"\bBAR\.SYNC", toolkit.disassembled(cubin)))
 
 
-@pytest.mark.parametrize(
-    "kind", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in KERNELS]
-)
+@pytest.mark.parametrize("kind", thorough_but(USUAL, KERNELS))
 def test_threads_wait_for_each_other_once_more_for_each_subtile(kind: str) -> None:
     across, before_and_after = 4, 2  # subtiles of 32 columns side by side in 128, and what they wait for
     assert barriers(kind, AXES["columns"]) >= barriers(kind, AXES["rows"]) + across * before_and_after

@@ -13,6 +13,7 @@ from pathlib import Path
 import fake_gpu
 import pytest
 from exported_c import ldd
+from marks import thorough, thorough_but
 
 import pycutlass
 from pycutlass import TensorSpec, toolkit
@@ -38,12 +39,8 @@ PLANS = {
         TensorSpec((2, 9, 9, 16), "float16"), TensorSpec((24, 3, 3, 16), "float16"), padding=1, stride=2
     ),
 }
-#: Those that are built each time. What is text has a GEMM without a function in CMake's test, and one for Hopper.
-COMPILED, TEXT = ("a function", "a convolution"), ("a function",)
-
-
-def thorough_but(usual, names):
-    return [each if each in usual else pytest.param(each, marks=pytest.mark.thorough) for each in names]
+#: Those that are built each time. CMake's test builds text.
+COMPILED = ("a function", "a convolution")
 
 
 def commands(folder: Path) -> list[str]:
@@ -81,7 +78,8 @@ def test_a_c_compiler_alone_builds_what_is_compiled(name, tmp_path, quick_host_s
     says_that_there_is_no_driver(program)
 
 
-@pytest.mark.parametrize("name", thorough_but(TEXT, ["f32 with an activation", "a function", "a convolution"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["f32 with an activation", "a function", "a convolution"])
 def test_nvcc_and_cutlass_build_what_is_text(name, tmp_path, quick_host_sides):
     pycutlass.export(PLANS[name](), tmp_path / "out", format="cpp", target="sm_80")
     assert not list((tmp_path / "out").rglob("*.cubin"))
@@ -117,14 +115,13 @@ def test_the_example_builds_without_a_gpu(tmp_path, monkeypatch, quick_host_side
     assert done.returncode == 2 and "the CUDA driver could not be loaded" in done.stderr
 
 
-def test_a_hopper_kernel_is_a_program_as_well(tmp_path, monkeypatch, quick_host_sides):
+@pytest.mark.parametrize("form", [thorough("cpp"), "cubin"])
+def test_a_hopper_kernel_is_a_program_as_well(form, tmp_path, monkeypatch, quick_host_sides):
     monkeypatch.setenv("PYCUTLASS_TARGET", "sm_90a")
     plan = pycutlass.Gemm(TensorSpec((512, 256), "float16"), TensorSpec((256, 512), "float16", (1, 256)))
     assert plan.operation.is_sm90
-    pycutlass.export(plan, tmp_path / "cpp", format="cpp")
-    pycutlass.export(plan, tmp_path / "cubin", format="cubin")
-    for folder in ("cpp", "cubin"):
-        says_that_there_is_no_driver(built(tmp_path / folder))
+    pycutlass.export(plan, tmp_path / form, format=form)
+    says_that_there_is_no_driver(built(tmp_path / form))
 
 
 def test_an_operation_is_exported_with_a_problem(tmp_path, quick_host_sides):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fake_gpu
 import pytest
 from exported_plans import FORMS
+from marks import thorough_but
 
 pytestmark = [pytest.mark.compile, pytest.mark.usefixtures("quick_host_sides")]
 
@@ -57,9 +58,7 @@ USUAL = (
 )
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in FORMS]
-)
+@pytest.mark.parametrize("name", thorough_but(USUAL, FORMS))
 def test_a_library_makes_the_parameters_that_python_makes(name):
     program = _PROGRAM.replace("NAME", repr(name))
     said = fake_gpu.run(program, seconds=300, capability=FORMS[name][0])

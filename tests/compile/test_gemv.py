@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gemv_classes import CLASSES, HEAVY, gemv
+from marks import thorough, thorough_but
 
 import pycutlass
 from pycutlass import _core, toolkit
@@ -40,17 +41,13 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(na
     assert host.threads == tile.num_threads
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in CLASSES]
-)
+@pytest.mark.parametrize("name", thorough_but(USUAL, CLASSES))
 def test_it_compiles_for_the_device(name, tools):
     built_without_spills(CLASSES[name], f"sm_{CLASSES[name].compute_capability}", tools)
     built_without_spills(described_for_hopper(CLASSES[name]), "sm_90a", tools)
 
 
-@pytest.mark.parametrize(
-    "name", [each if "e4m3 by rows, 8" in each else pytest.param(each, marks=pytest.mark.thorough) for each in HEAVY]
-)
+@pytest.mark.parametrize("name", thorough_but([each for each in HEAVY if "e4m3 by rows, 8" in each], HEAVY))
 def test_registers_suffice(name, tools):
     built_without_spills(HEAVY[name], "sm_80", tools)
     built_without_spills(described_for_hopper(HEAVY[name]), "sm_90a", tools)
@@ -62,8 +59,8 @@ def test_nvrtc_compiles_it_as_well():
     built_without_spills(gemv("bf16", d="bf16", shape=(2, 16, 512), capability=90), "sm_90a", plain)
 
 
-@pytest.mark.parametrize("place", [0, pytest.param(0.5, marks=pytest.mark.thorough), 0.999])
-@pytest.mark.parametrize("name", ["f16", "e4m3 by rows, 8 rows"])
+@pytest.mark.parametrize("place", [0, thorough(0.5), 0.999])
+@pytest.mark.parametrize("name", [thorough("f16"), "e4m3 by rows, 8 rows"])
 def test_a_tile_that_is_listed_compiles_without_spills(name, place, tools):
     like = CLASSES[name]
     tiles = pycutlass.tile_descriptions(like)

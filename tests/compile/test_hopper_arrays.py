@@ -9,6 +9,7 @@ import pytest
 from descriptions import COLUMN
 from epilogue_functions import gated, reduced
 from hopper_classes import ARRAYS, F16, described, of_tma
+from marks import thorough_but
 from records import Result, describe, set_epilogue
 from test_gemm_sm90 import INVALID_PROBLEM, MULTIPROCESSORS, SUCCESS, Driver, Record, attribute, device, get_entry_point
 
@@ -27,15 +28,13 @@ FUNCTIONS = {
 }
 KERNELS = ARRAYS | FUNCTIONS
 #: Those whose host sides are compiled each time.
-USUAL = ("A by columns, C and D by columns", "e4m3 to e5m2 by columns", "swapped, a function", "a function of pairs")
+USUAL = ("e4m3 to e5m2 by columns", "swapped, a function")
 #: It is compiled for the device each time, and others where tests run on a GPU. Its host side is compiled from headers
 #: as they are: no other test does so for arrays, and for functions.
 WITH_PLAIN_HEADERS = "swapped, a function"
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in KERNELS]
-)
+@pytest.mark.parametrize("name", thorough_but(USUAL, KERNELS))
 def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(
     name: str, host_compiler: HostCompiler
 ) -> None:
@@ -52,9 +51,7 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(
         assert host.shared_bytes == counted
 
 
-@pytest.mark.parametrize(
-    "name", [each if each == WITH_PLAIN_HEADERS else pytest.param(each, marks=pytest.mark.thorough) for each in KERNELS]
-)
+@pytest.mark.parametrize("name", thorough_but((WITH_PLAIN_HEADERS,), KERNELS))
 def test_it_compiles_for_the_device(name: str, tools: Tools) -> None:
     if name == WITH_PLAIN_HEADERS:
         tools = find_tools("nvcc", toolkit.without_memo)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hopper_classes import CLASSES
+from marks import thorough_but
 
 import pycutlass
 from pycutlass import _core, toolkit
@@ -17,33 +18,23 @@ from pycutlass.toolchain import Processes
 pytestmark = pytest.mark.compile
 
 #: Those that are compiled for the device each time: all others are so where tests run on a GPU. Of 8-bit floats, of
-#: stream-K and of few rows, examples/13_hopper_gemms.py compiles a kernel, and would not pass with a problem; of int8
-#: by columns, a tile that is listed is compiled below.
-USUAL = ("neither along K, cluster of 8", "bytes, neither along K")
+#: stream-K and of few rows, examples/13_hopper_gemms.py compiles a kernel, and would not pass with a problem.
+USUAL = ("neither along K, cluster of 8",)
 #: Its host side is compiled from headers as they are, as those of examples are in `make thorough` alone.
 WITH_PLAIN_HEADERS = "neither along K, cluster of 8"
 
 #: Those whose host sides are compiled each time: of each way to lay out shared memory, mainloop, and schedule.
 DIFFERENT = (
-    "A by columns, C and D by columns",
     "stream-K",
     "144 columns",  # in subtiles of 16, with the barriers of pingpong
     "swapped, 8 columns",
-    "C and D of other types, by columns",
-    "e4m3 x e5m2",
     "int8 to int8 by columns",  # C and D have buffers of their own
-    "a function to e4m3",
-    "tf32, neither along K",
     "bytes, neither along K",
-    "int8, A by columns, pingpong",  # whose A has narrower lines than all others that go to registers
-    "three warp groups",
     "three warp groups, e5m2, fast, to e4m3 by columns",
 )
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in DIFFERENT else pytest.param(each, marks=pytest.mark.thorough) for each in CLASSES]
-)
+@pytest.mark.parametrize("name", thorough_but(DIFFERENT, CLASSES))
 def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(name, host_compiler):
     operation = CLASSES[name]
     host = _core.HostLibrary(host_compiler.compile(operation.source(), "sm_90a", Processes(1, 8 << 30)).binary)
@@ -54,9 +45,7 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(na
     assert host.shared_bytes == sm90_memory.kernel_bytes(tile, parts.C, stages, **options)
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in CLASSES]
-)
+@pytest.mark.parametrize("name", thorough_but(USUAL, CLASSES))
 def test_it_compiles_for_the_device(name, tools):
     if name == WITH_PLAIN_HEADERS:
         tools = find_tools("nvcc", toolkit.without_memo)
@@ -67,15 +56,9 @@ def test_it_compiles_for_the_device(name, tools):
     assert all(f"x{n}x" in shape for shape in artifact.report["wgmma_shapes"])
 
 
-#: Classes with the tiles that have most registers, of which each list is tried at its ends.
-LISTED = [
-    pytest.param(name, place, marks=() if (name, place) == ("int8 to int8 by columns", 0) else pytest.mark.thorough)
-    for name in CLASSES
-    for place in (0, 0.25, 0.5, 0.75, 0.999)
-]
-
-
-@pytest.mark.parametrize(("name", "place"), LISTED)
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", [0, 0.25, 0.5, 0.75, 0.999])
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_tile_that_is_listed_compiles_without_spills(name, place, tools):
     like = CLASSES[name]
     tiles = pycutlass.tile_descriptions(like)

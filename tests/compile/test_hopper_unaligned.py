@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from marks import thorough_but
 from unaligned import FUNCTIONS, UNALIGNED
 
 import pycutlass
@@ -14,26 +15,18 @@ from pycutlass.toolchain import Processes
 pytestmark = pytest.mark.compile
 
 EVERY = UNALIGNED | FUNCTIONS
-#: Those that are compiled for the device each time, of TMA and of cp.async: all others are so where tests run on a GPU.
-USUAL = ("D of any alignment", "biased, swapped")
-#: Those whose host sides are: of either, with both schedules, with and without what reduces beside A and B.
+#: Those whose host sides are compiled each time: of either, with both schedules, with and without reductions.
 DIFFERENT = (
-    "D of any alignment",
     "int8 to int8",
     "three warp groups",
-    "reduced",
     "neither along K",
-    "tf32",
-    "swapped, 8 columns",
     "reduced by cp.async",
 )
 #: What reduces columns keeps more than the registers of a kernel of cp.async hold.
 SPILLS = ("reduced by cp.async",)
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in DIFFERENT else pytest.param(each, marks=pytest.mark.thorough) for each in EVERY]
-)
+@pytest.mark.parametrize("name", thorough_but(DIFFERENT, EVERY))
 def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(name, host_compiler):
     operation = EVERY[name]
     host = _core.HostLibrary(host_compiler.compile(operation.source(), "sm_90a", Processes(1, 8 << 30)).binary)
@@ -45,9 +38,8 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(na
     assert host.shared_bytes == counted
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in EVERY]
-)
+@pytest.mark.thorough  # examples/13_hopper_gemms.py has one of cp.async; where tests run on a GPU, all are compiled
+@pytest.mark.parametrize("name", EVERY)
 def test_it_compiles_for_the_device(name, tools):
     artifact = built(EVERY[name], tools)
     if name not in SPILLS:

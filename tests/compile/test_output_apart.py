@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from apart import APART
+from marks import thorough_but
 
 from pycutlass import _core, toolkit
 from pycutlass.compiler.build import build
@@ -15,7 +16,7 @@ from pycutlass.toolchain import Processes
 pytestmark = pytest.mark.compile
 
 
-@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("name", thorough_but(("narrower", "wider, transposed"), APART))
 def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(name, host_compiler):
     operation = APART[name]
     host = _core.HostLibrary(host_compiler.compile(operation.source(), "sm_90a", Processes(1, 8 << 30)).binary)

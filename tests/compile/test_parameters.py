@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from descriptions import native_parts, parts
+from marks import thorough
 from wide_parameters import BALLAST, WideParameters
 
 from pycutlass import _core, cubin, toolkit
@@ -22,9 +23,8 @@ pytestmark = pytest.mark.compile
     ("backend", "target", "described"),
     [
         ("nvcc", "sm_80", parts("f32_simt")),
-        # Both compilers are seen by the other two.
-        pytest.param("nvrtc", "sm_80", parts("f32_simt"), marks=pytest.mark.thorough),
-        ("nvrtc", "sm_90a", native_parts((64, 64, 64), (1, 1))),
+        thorough("nvrtc", "sm_80", parts("f32_simt")),
+        thorough("nvrtc", "sm_90a", native_parts((64, 64, 64), (1, 1))),
     ],
 )
 def test_both_sides_of_a_kernel_with_many_parameters_agree(backend, target, described, host_compiler):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from descriptions import COLUMN, ROW
 from hopper_classes import STREAM_K, described, of_tma
+from marks import thorough
 from records import Result, describe, set_epilogue
 from test_gemm_sm90 import MULTIPROCESSORS, SUCCESS, Driver, Record, attribute, device, get_entry_point
 
@@ -84,8 +85,8 @@ def planned(
 @pytest.mark.parametrize(
     ("layouts", "shape", "cluster"),
     [
-        ((ROW, COLUMN), (64, 8, 64), (8, 1)),
-        ((ROW, COLUMN), (128, 80, 192), (16, 1)),
+        thorough((ROW, COLUMN), (64, 8, 64), (8, 1)),
+        thorough((ROW, COLUMN), (128, 80, 192), (16, 1)),
         ((COLUMN, ROW), (128, 128, 48), (1, 16)),
     ],
 )
@@ -97,7 +98,7 @@ def test_threadblocks_bring_the_slices_that_are_counted(layouts, shape, cluster,
     assert tuple(2 * math.prod(box) for box in boxes[:2]) == counted
 
 
-@pytest.mark.parametrize("cluster", [(1, 1), (1, 2), (4, 4)])
+@pytest.mark.parametrize("cluster", [thorough((1, 1)), thorough((1, 2)), (4, 4)])
 def test_stream_k_keeps_to_a_limit(cluster, host_compiler, folder):
     operation = described(C=of_tma("f16"), swizzle=STREAM_K, cluster=cluster)
     host, together = built(operation, host_compiler, folder), cluster[0] * cluster[1]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hopper_classes import CLASSES, PINGPONG, described, of_tma
+from marks import thorough_but
 
 from pycutlass import toolkit
 from pycutlass.compiler.tools import find_tools
@@ -27,7 +28,7 @@ KERNELS = {
     "f32 to f16": described("tf32", C=of_tma("f16"), shape=(128, 128, 32)),
     **{name: CLASSES[name] for name in ("swapped, 8 columns", "swapped, e4m3", "swapped, a function", "int8")},
 }
-USUAL = ("plain", "swapped, 8 columns")
+USUAL = ("plain",)
 
 #: Has a kernel be CUTLASS's as well, which begins in another way than ours, and has other registers then.
 IN_CUTLASS = """
@@ -64,9 +65,7 @@ def machine_code(source: KernelSource) -> bytes:
     return section.data
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in KERNELS]
-)
+@pytest.mark.parametrize("name", thorough_but(USUAL, KERNELS))
 def test_the_machine_code_is_that_of_cutlass(name: str) -> None:
     source = KERNELS[name].source()
     include, operation = '#include "pycutlass/gemm_sm90.h"\n', "\nPYCUTLASS_BOUNDED_KERNEL("

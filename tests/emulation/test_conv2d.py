@@ -11,6 +11,7 @@ import pytest
 from convolutions import STRIDED, UNITY, conv, dgrad, f16, f32, fprop, wgrad
 from descriptions import SIMT
 from emulator import Emulator
+from marks import thorough_but
 
 pytestmark = pytest.mark.compile
 
@@ -24,12 +25,10 @@ KERNELS = {
     "wgrad of two stages": conv(wgrad, "analytic", alignments=(2, 4, 8), stages=2, **SMALL),
 }
 #: Those that run each time: test_functions.py has dgrad of stride 1 and fprop as well.
-USUAL = ("strided dgrad, analytic", "strided dgrad, optimized", "wgrad of two stages")
+USUAL = ("strided dgrad, optimized", "wgrad of two stages")
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in KERNELS]
-)
+@pytest.mark.parametrize("name", thorough_but(USUAL, KERNELS))
 def test_a_convolution_computes_what_it_means(name: str, emulator: Emulator) -> None:
     right, said = emulator.run_convolution(KERNELS[name])
     assert right, said

@@ -9,6 +9,7 @@ from convolutions import UNITY, conv, dgrad, fprop, wgrad
 from descriptions import COLUMN, ROW, native_parts, parts
 from emulator import Emulator
 from epilogue_functions import EVERY, gated_tiles, in_other_layouts, selecting, tile_sums
+from marks import thorough
 
 from pycutlass import (
     GemmOperationGrouped,
@@ -23,11 +24,6 @@ from pycutlass import (
 )
 
 pytestmark = pytest.mark.compile
-
-
-def thorough(*case: Any) -> Any:
-    """Leave a case to `make thorough`: those of one test differ in types, tiles and functions that others have too."""
-    return pytest.param(*case, marks=pytest.mark.thorough)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +210,7 @@ def test_top_k(
         thorough("routed", "Cooperative", (256, 64, 64), False),
         thorough("routed", "Pingpong", (64, 128, 64), False),
         ("routed", "Pingpong", (128, 48, 64), True),
-        ("gated_routed", "Cooperative", (128, 64, 64), False),
+        thorough("gated_routed", "Cooperative", (128, 64, 64), False),
         thorough(8, "Pingpong", (64, 96, 64), False),
         *(thorough(k, "Pingpong", (64, 64, 64), False) for k in range(1, 8)),
     ],
@@ -233,14 +229,14 @@ def test_top_k_in_hopper_native_kernels(
 @pytest.mark.parametrize(
     ("name", "schedule", "tile", "is_group"),
     [
-        ("several", "Pingpong", (64, 128, 64), False),
+        thorough("several", "Pingpong", (64, 128, 64), False),
         thorough("reduced", "Cooperative", (128, 64, 64), False),
         ("in_other_layouts", "Cooperative", (128, 96, 64), False),
         ("several", "Cooperative", (192, 96, 64), False),
         thorough("several", "Cooperative", (128, 96, 64), True),
         ("reduced", "Cooperative", (128, 64, 64), True),
         thorough("of_batch", "Cooperative", (128, 64, 64), False),
-        ("of_batch", "Pingpong", (64, 64, 64), True),
+        thorough("of_batch", "Pingpong", (64, 64, 64), True),
         thorough("reduced", "Pingpong", (128, 64, 64), False),
         thorough("residual", "Pingpong", (64, 48, 64), True),
     ],
@@ -260,7 +256,7 @@ def test_what_hopper_native_kernels_call(
     assert right, said
 
 
-@pytest.mark.parametrize(("schedule", "tile"), [("Pingpong", (64, 32, 64)), ("Cooperative", (128, 32, 64))])
+@pytest.mark.parametrize(("schedule", "tile"), [("Pingpong", (64, 32, 64)), thorough("Cooperative", (128, 32, 64))])
 def test_rows_whose_tiles_have_no_barrier_but_the_last(
     schedule: str, tile: tuple[int, int, int], emulator: Emulator
 ) -> None:
@@ -282,7 +278,7 @@ def test_rows_whose_tiles_have_no_barrier_but_the_last(
     [
         thorough("gated", "f16", "Pingpong", (64, 128, 64), False),
         thorough("gated", "f32", "Pingpong", (128, 64, 64), False),
-        ("gated", "bf16", "Cooperative", (256, 96, 64), False),
+        thorough("gated", "bf16", "Cooperative", (256, 96, 64), False),
         thorough("gated", "f16", "Cooperative", (128, 48, 64), False),
         thorough("gated", "f16", "Cooperative", (128, 128, 64), True),
         thorough("gated", "f32", "Pingpong", (64, 48, 64), True),
@@ -290,7 +286,7 @@ def test_rows_whose_tiles_have_no_barrier_but_the_last(
         ("gated_several", "f32", "Pingpong", (64, 48, 64), False),
         thorough("gated_several", "f16", "Pingpong", (64, 64, 64), True),
         thorough("gated_reduced", "f16", "Cooperative", (256, 64, 64), False),
-        ("gated_reduced", "bf16", "Pingpong", (64, 96, 64), False),
+        thorough("gated_reduced", "bf16", "Pingpong", (64, 96, 64), False),
         ("gated_reduced", "f16", "Cooperative", (128, 64, 64), True),
     ],
 )
@@ -305,7 +301,7 @@ def test_pairs_of_columns_in_hopper_native_kernels(
     assert right, said
 
 
-@pytest.mark.parametrize("kernel", ["ampere", thorough("ampere group"), thorough("hopper"), "hopper group"])
+@pytest.mark.parametrize("kernel", ["ampere", *map(thorough, ("ampere group", "hopper", "hopper group"))])
 def test_results_of_tiles_of_pairs(kernel: str, emulator: Emulator) -> None:
     tile = (64, 128, 32) if kernel.startswith("ampere") else (64, 64, 64)
     described = parts("f16", tile=tile)
@@ -367,7 +363,7 @@ ROWS, COLUMNS = (TensorDescription(cutlass.float16, layout, 1) for layout in (cu
         ("stream-K", {"y": COLUMNS, "second": TensorDescription(cutlass.float32, cutlass.ColumnMajor)}),
         thorough("reduction", {"x": COLUMNS, "second": COLUMNS}),
         ("group", {"x": COLUMNS, "y": ROWS, "first": COLUMNS}),
-        ("hopper", {"x": COLUMNS, "y": ROWS, "first": COLUMNS, "second": ROWS}),
+        thorough("hopper", {"x": COLUMNS, "y": ROWS, "first": COLUMNS, "second": ROWS}),
         thorough("hopper group", {"x": COLUMNS, "second": COLUMNS}),
     ],
 )

@@ -13,6 +13,7 @@ from descriptions import COLUMN, ROW, native_parts
 from emulator import Emulator
 from epilogue_functions import EVERY
 from hopper import replaced
+from marks import thorough
 
 import pycutlass
 from pycutlass import (
@@ -56,10 +57,6 @@ def make(
     return GemmOperationUniversal(**described | {"C": C, "epilogue_functor": functor} | options)
 
 
-def thorough(*case: Any) -> Any:
-    return pytest.param(*case, marks=pytest.mark.thorough)
-
-
 @pytest.mark.parametrize(
     ("name", "output", "schedule", "tile", "how"),
     [
@@ -70,9 +67,9 @@ def thorough(*case: Any) -> Any:
         ("reduced", "bf16", "Cooperative", (192, 64), ROWS),  # which is computed before it is stored
         thorough("reduced_with_source", "f16", "Cooperative", (192, 96), COLUMNS),
         thorough("reduced_with_source", "bf16", "Pingpong", (128, 128), ROWS),
-        ("reduced_with_source", "f16", "Pingpong", (128, 128), COLUMNS),
+        thorough("reduced_with_source", "f16", "Pingpong", (128, 128), COLUMNS),
         ("reduced_with_source", "e4m3", "Cooperative", (128, 128), ROWS),  # C and D have buffers of their own
-        ("gated_reduced", "bf16", "Pingpong", (128, 128), ROWS),  # whose threads write D
+        thorough("gated_reduced", "bf16", "Pingpong", (128, 128), ROWS),  # whose threads write D
         thorough("reduced", "e4m3", "Pingpong", (64, 256), ROWS),
         thorough("reduced", "bf16", "Cooperative", (128, 256), TRANSPOSED),
         thorough("reduced_with_source", "f16", "Cooperative", (128, 256), ROWS),
@@ -98,7 +95,7 @@ ALONE = ("reduced", "bf16", "Pingpong", (128, 64))
     ("case", "pattern", "by", "said"),
     [
         # Asked of the callbacks of a tile and not of the fusion, no kernel shared columns: threads waited forever.
-        (ALONE, r"shares_columns<Fusion>\(\)", "shares_columns<Callbacks>()", "a partial result is missing"),
+        thorough(ALONE, r"shares_columns<Fusion>\(\)", "shares_columns<Callbacks>()", "a partial result is missing"),
         thorough(SOURCE, r"(shares_columns<FusionCallbacks>\(\) &&)", r"false && \1", "a partial result is missing"),
         # A buffer is written before TMA has read it.
         (

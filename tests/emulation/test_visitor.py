@@ -10,6 +10,7 @@ from descriptions import parts
 from emulator import Emulator
 from extra_epilogue import ExtraEpilogue
 from extra_operations import convolution
+from marks import thorough_but
 
 from pycutlass import GemmOperationUniversal, cutlass
 
@@ -37,12 +38,10 @@ CONVOLUTIONS = {
     "wgrad to f32": convolution(wgrad, "analytic", (f16, f32, f32), alignments=(8, 2, 4), **SMALL),
 }
 #: Those that run each time. Other iterators of fprop, and dgrad, run in test_functions.py, but for fixed channels.
-USUAL = ("fprop of few channels", "fprop, K shared by warps", "wgrad to f32")
+USUAL = ("fprop of few channels", "wgrad to f32")
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in CONVOLUTIONS]
-)
+@pytest.mark.parametrize("name", thorough_but(USUAL, CONVOLUTIONS))
 def test_convolutions_as_well(name: str, emulator: Emulator) -> None:
     right, said = emulator.run_convolution(CONVOLUTIONS[name])
     assert right, said

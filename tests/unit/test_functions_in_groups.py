@@ -10,6 +10,7 @@ import pytest
 from descriptions import native_parts, parts
 from epilogue_functions import FUNCTIONS
 from extra_epilogue import ExtraEpilogue
+from marks import thorough
 
 import pycutlass
 from pycutlass import (
@@ -348,7 +349,7 @@ for wrong, said in (
 
 @pytest.mark.compile
 @pytest.mark.usefixtures("quick_host_sides")  # test_gated_functions.py has headers as they are
-@pytest.mark.parametrize(("name", "schedule"), [("several", "Pingpong"), ("residual", "Cooperative")])
+@pytest.mark.parametrize(("name", "schedule"), [thorough("several", "Pingpong"), ("residual", "Cooperative")])
 def test_hopper_native_ones_build(name: str, schedule: str) -> None:
     described = native_parts(tile=(64 if schedule == "Pingpong" else 128, 128, 64), schedule=KernelSchedule[schedule])
     functor = FUNCTIONS[name](cutlass.float16, 8, cutlass.float32)
@@ -360,7 +361,7 @@ def test_hopper_native_ones_build(name: str, schedule: str) -> None:
 
 @pytest.mark.compile
 @pytest.mark.usefixtures("quick_host_sides")  # test_gated_functions.py has headers as they are
-@pytest.mark.parametrize("mode", list(pycutlass.SchedulerMode))
+@pytest.mark.parametrize("mode", [pycutlass.SchedulerMode.Device, thorough(pycutlass.SchedulerMode.Host)])
 def test_it_builds(mode: pycutlass.SchedulerMode) -> None:
     described = parts("f16", tile=(64, 64, 32))
     functor = FUNCTIONS["several"](cutlass.float16, 8, cutlass.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import re
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from descriptions import native_parts, parts
 from epilogue_functions import gated, gated_reduced, gated_several, gated_tiles
+from marks import thorough_but
 
 import pycutlass
 from pycutlass import (
@@ -328,11 +330,19 @@ def quantized_expert(accum: Any, bias: Row, inverse: Scalar = 1.0) -> Any:
     return {"D": t, "q": t * inverse, "largest": epilogue.absmax(t, axis=1)}
 
 
+KERNELS, KINDS = ("ampere", "pingpong", "cooperative"), (GemmOperationUniversal, GemmOperationGrouped)
+
+
 @pytest.mark.compile
 @pytest.mark.usefixtures("quick_host_sides")  # test_gated_functions.py has headers as they are
-@pytest.mark.parametrize("kind", [GemmOperationUniversal, GemmOperationGrouped])
-@pytest.mark.parametrize("kernel", ["ampere", "pingpong", "cooperative"])
-@pytest.mark.parametrize("function", [gated_several, gated_reduced, quantized_expert], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    ("function", "kernel", "kind"),
+    thorough_but(
+        [(gated_reduced, "ampere", GemmOperationUniversal), (quantized_expert, "pingpong", GemmOperationGrouped)],
+        itertools.product((gated_several, gated_reduced, quantized_expert), KERNELS, KINDS),
+    ),
+    ids=lambda each: each if isinstance(each, str) else getattr(each, "name", None) or each.__name__,
+)
 def test_it_builds(function: Any, kernel: str, kind: Any) -> None:
     described = parts("f16")
     if kernel != "ampere":

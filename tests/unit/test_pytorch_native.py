@@ -113,35 +113,39 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [host_library(folder / "kernels.so"), host_library(folder / "later.so", version="7")]
 
 
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The operators as they ship, which take a compiler ten seconds."""
+    return build_native(tmp_path_factory.mktemp("operators") / "operators.so")
+
+
 def passes(script: str, libraries: list[str], operators: Path) -> None:
     text = BEGIN.replace("LIBRARIES", repr([*libraries, str(operators)])) + script
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_registration_and_errors(libraries: list[str], tmp_path: Path) -> None:
-    passes(AS_IT_SHIPS, libraries, build_native(tmp_path / "operators.so"))
+def test_registration_and_errors(libraries: list[str], shipped: Path) -> None:
+    passes(AS_IT_SHIPS, libraries, shipped)
 
 
 def test_what_a_library_is_given(libraries: list[str], tmp_path: Path) -> None:
     passes(WITH_HOST_TENSORS, libraries, _built(tmp_path / "operators.so", "-DPYCUTLASS_HOST_TENSORS"))
 
 
-def test_it_is_for_all_torch_since_2_10(tmp_path: Path) -> None:
+def test_it_is_for_all_torch_since_2_10(shipped: Path) -> None:
     """Nothing of torch is used but the C functions of its stable ABI."""
-    made = build_native(tmp_path / "operators.so")
-    names = subprocess.run(["nm", "-D", "--undefined-only", str(made)], capture_output=True, text=True, check=True)
+    names = subprocess.run(["nm", "-D", "--undefined-only", str(shipped)], capture_output=True, text=True, check=True)
     symbols = [line.split()[-1].partition("@")[0] for line in names.stdout.splitlines()]
     assert any(name.startswith("aoti_torch_") for name in symbols)
     assert not [name for name in symbols if "c10" in name or "3at" in name or name.startswith("_ZN5torch")]
 
 
-def test_it_takes_nothing_from_others(tmp_path: Path) -> None:
+def test_it_takes_nothing_from_others(shipped: Path) -> None:
     """It shows no symbol, so none in the process takes the place of its own, and is bound as a whole when loaded."""
-    made = str(build_native(tmp_path / "operators.so"))
-    shown = subprocess.run(["nm", "-D", "--defined-only", made], capture_output=True, text=True, check=True)
+    shown = subprocess.run(["nm", "-D", "--defined-only", str(shipped)], capture_output=True, text=True, check=True)
     assert shown.stdout == ""
-    dynamic = subprocess.run(["readelf", "-d", made], capture_output=True, text=True, check=True)
+    dynamic = subprocess.run(["readelf", "-d", str(shipped)], capture_output=True, text=True, check=True)
     assert "NOW" in dynamic.stdout
 
 
