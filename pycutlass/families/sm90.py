@@ -218,8 +218,8 @@ class _Sm90(KernelFamily):
 
     def check_array(self, kernel: Gemm) -> None:
         """Check that tables can say where the tensors of a GEMM are, as in ``Mode.Array``."""
-        check_warp_groups(kernel.tile_description, "kernels for Mode.Array")
         check_array(kernel, self._array_stages(kernel)[1], by_tma=not any(self.copies_of(kernel)))
+        check_warp_groups(kernel.tile_description, "kernels for Mode.Array")
 
     def array_text(self, kernel: Gemm) -> str:
         """Return the C++ of the GEMM for ``Mode.Array``, without the line that names the kernel."""
@@ -300,6 +300,15 @@ class _Sm90(KernelFamily):
         is_ours = not (is_cp_async(parts.A, parts.B) or _is_stream_k(kernel) or has_many_sums(tile, parts.D))
         return is_ours and parts.D.type == tile.math_instruction.accumulator
 
+    def takes_stream_k(self, kernel: Gemm) -> bool:
+        """Return whether a kernel could schedule by stream-K."""
+        parts = parts_in_kernel(kernel)
+        try:
+            _check_stream_k(kernel)
+        except DescriptionError:
+            return False
+        return not is_cp_async(parts.A, parts.B)
+
     def parts_of(self, kernel: Gemm) -> Parts:
         """Return the epilogue and the operands as the C++ has them."""
         return parts_in_kernel(kernel)
@@ -321,8 +330,8 @@ def _check_stream_k(kernel: Gemm) -> None:
         )
     if schedule is not KernelSchedule.Cooperative:
         raise DescriptionError(
-            f"stream-K divides the tiles of KernelSchedule.Cooperative alone, got {schedule!r}: use a tile of 128 or "
-            f"256 rows with that, or swizzling_functor=cutlass.IdentitySwizzle1"
+            f"stream-K divides the tiles of KernelSchedule.Cooperative alone, got {schedule!r}: use that schedule with "
+            f"a tile of 128 or 256 rows, or swizzling_functor=cutlass.IdentitySwizzle1"
         )
 
 

@@ -15,7 +15,7 @@ from pycutlass.families.agreement import with_alignments
 from pycutlass.families.other_family import as_ampere, listed
 from pycutlass.families.parts import Gemm, Shape, Tensor, Tile, changed
 from pycutlass.families.sm90_products import is_fast
-from pycutlass.families.sm90_warp_groups import check_warp_groups
+from pycutlass.families.sm90_warp_groups import warp_groups
 
 __all__ = ["TMA_BYTES", "check_loads", "check_stores", "is_cp_async", "is_direct"]
 
@@ -42,7 +42,6 @@ def check_loads(kernel: Gemm, A: Tensor, B: Tensor) -> None:
     """Check that A and B, as they are in the kernel, can be loaded."""
     if not is_cp_async(A, B):
         return
-    check_warp_groups(kernel.tile_description, "kernels that load A and B by cp.async")
     wrong, changes = _wrong_of_cp_async(kernel, A, B)
     narrow = [each for each in (("A", kernel.A), ("B", kernel.B)) if each[1].alignment_bytes < TMA_BYTES]
     for_tma = with_alignments({name: _for_tma(operand) for name, operand in narrow})
@@ -61,6 +60,17 @@ def check_loads(kernel: Gemm, A: Tensor, B: Tensor) -> None:
 def _wrong_of_cp_async(kernel: Gemm, A: Tensor, B: Tensor) -> tuple[list[str], list[str]]:
     """Return what else of a kernel there is not with cp.async, and what to use instead."""
     tile, wrong, changes = kernel.tile_description, [], []
+    m, n, k = tile.threadblock_shape
+    of_two = changed(tile, threadblock_shape=(128, n, k)) if warp_groups(tile) == 3 else tile
+    if of_two != tile:
+        wrong.append(f"which three warp groups that share M={m} do not")
+    if not _is_divided(of_two, A, B):
+        shapes = (shape for shape in _shapes(of_two) if _is_divided(changed(tile, threadblock_shape=shape), A, B))
+        other = next(shapes, None)
+        wrong.append(f"among whose {_LOADERS} threads a tile of {[m, n, k]} cannot be divided")
+        changes.append("another tile" if other is None else f"threadblock_shape {list(other)}")
+    elif of_two != tile:
+        changes.append(f"threadblock_shape {list(of_two.threadblock_shape)}")
     if tile.cluster_shape != (1, 1, 1):
         wrong.append(f"which shares nothing among the threadblocks of cluster_shape={list(tile.cluster_shape or ())}")
         changes.append("cluster_shape=[1, 1]")
@@ -70,11 +80,6 @@ def _wrong_of_cp_async(kernel: Gemm, A: Tensor, B: Tensor) -> tuple[list[str], l
     if kernel.swizzling_functor is _core.ThreadblockSwizzleStreamK:
         wrong.append("which loads what K leaves over of its tiles first, and so all of K in one threadblock")
         changes.append("swizzling_functor=cutlass.IdentitySwizzle1, which takes Mode.GemmSplitKParallel")
-    if not _is_divided(tile, A, B):
-        shapes = (shape for shape in _shapes(tile) if _is_divided(changed(tile, threadblock_shape=shape), A, B))
-        other = next(shapes, None)
-        wrong.append(f"among whose {_LOADERS} threads a tile of {list(tile.threadblock_shape)} cannot be divided")
-        changes.append("another tile" if other is None else f"threadblock_shape {list(other)}")
     return wrong, changes
 
 

@@ -80,7 +80,8 @@ def _check_extents(tile: Tile, schedule: KernelSchedule, schedules: Mapping[Kern
     columns, depth = n, k
     if n != 8 and (n % 16 or not 16 <= n <= 256):
         columns = min(256, nearest_multiple(n, 16))
-        rule = f"threadblock_shape N={n} must be 8, or a multiple of 16 up to 256 (the epilogue stores 16 at once)"
+        few = "" if warp_groups(tile) == 3 else "8, or "
+        rule = f"threadblock_shape N={n} must be {few}a multiple of 16 up to 256 (the epilogue stores 16 at once)"
         wrong.append((rule, f"; the nearest is {columns}"))
     if n == 8 and warp_groups(tile) == 3:
         columns = 16
@@ -103,15 +104,15 @@ def _check_extents(tile: Tile, schedule: KernelSchedule, schedules: Mapping[Kern
     if not k % step and precise and _PROMOTED % k:
         depth = _PROMOTED
         rule = (
-            f"sums of 8-bit floats are promoted to float32 every {_PROMOTED} products, of which threadblock_shape "
-            f"K={k} is no whole part"
+            f"sums of 8-bit floats are promoted to float32 every {_PROMOTED} products, which threadblock_shape "
+            f"K={k} does not divide"
         )
         wrong.append((rule, ": use K of 32, 64 or 128, or MathOperation.multiply_add_fast_accum"))
     if not wrong and not lies_in_shared_memory(tile):
         columns = -(-n // 32) * 32
         rule = (
-            f"CuTe cannot lay out tiles of {n} x {k} elements of {tile.math_instruction.b} in shared memory: their "
-            f"lines of 128 bytes or less are no whole periods of a swizzle"
+            f"CuTe cannot lay out tiles of {n} x {k} elements of {tile.math_instruction.b} in shared memory: a swizzle "
+            f"repeats itself every few lines of at most 128 bytes, and they do not end with one"
         )
         wrong.append((rule, f"; use threadblock_shape {[m, columns, 1024 // widest.bits]}"))
     if wrong:

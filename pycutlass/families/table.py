@@ -297,6 +297,10 @@ class KernelFamily(ABC):
         """Return whether a Hopper-native kernel may divide K into slices of whole steps, which need not be equal."""
         return False
 
+    def takes_stream_k(self, kernel: Gemm) -> bool:
+        """Return whether a Hopper-native kernel could schedule by stream-K."""
+        return False
+
     # Shared memory
 
     def check_shared_memory(

@@ -202,8 +202,7 @@ def _check_native_slices(operation: Described, k: int, slices: int, mode: Any) -
         changes = as_ampere(operation.tile_description, operation)
         raise ArgumentError(
             f"{operation.family.name} kernels split K by stream-K, or in Mode.GemmSplitKParallel; got "
-            f"split_k_slices={slices} in {mode}: leave out split_k_slices, or describe "
-            f"swizzling_functor=cutlass.ThreadblockSwizzleStreamK"
+            f"split_k_slices={slices} in {mode}: leave out split_k_slices{_or_sliced(operation)}"
             f"{f', or for an Ampere-style kernel {changes}' if changes else ''}"
         )
     step, depth = operation.family.slice_step(operation.A, operation.B), _steps_of_slices(operation)
@@ -215,9 +214,20 @@ def _check_native_slices(operation: Described, k: int, slices: int, mode: Any) -
         whole = "equal slices" if depth is None else f"slices of whole steps of {depth} elements, or into equal slices"
         remedy = "" if depth else ", or stream-K, whose slices may differ"
         raise ArgumentError(
-            f"{operation.family.name} kernels divide K into {whole} of whole parts of {step} elements; got K={k} in "
+            f"{operation.family.name} kernels divide K into {whole} of a multiple of {step} elements; got K={k} in "
             f"{slices} slices: use split_k_slices={next(filter(divides, range(slices, 0, -1)))}{remedy}"
         )
+
+
+def _or_sliced(operation: Described) -> str:
+    """Return how else a Hopper-native kernel can divide K, for the end of a message."""
+    if operation.family.takes_stream_k(operation):
+        return ", or describe swizzling_functor=cutlass.ThreadblockSwizzleStreamK"
+    try:
+        partial = operation.partial
+    except DescriptionError:
+        return ""
+    return f", or use Mode.GemmSplitKParallel, with C and D of {partial.C.type}, and a ReductionOperation"
 
 
 def _steps_of_slices(operation: Described) -> int | None:

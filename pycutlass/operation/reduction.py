@@ -245,7 +245,7 @@ class ReductionOperation(Operation):
         if functor.epilogue_vector_length != self.count:
             raise DescriptionError(
                 f"count={self.count} must equal the functor's epilogue_vector_length={functor.epilogue_vector_length}: "
-                f"{self._as_many_at_a_time()}give the functor epilogue_vector_length={self.count}"
+                f"{self._as_many_at_a_time()}"
             )
         if self.C.alignment % self.count:
             raise DescriptionError(
@@ -304,9 +304,16 @@ class ReductionOperation(Operation):
         return f"use count={count} and give the functor epilogue_vector_length={count}, or " if takes else ""
 
     def _as_many_at_a_time(self) -> str:
-        """Return the count that the functor has, if there is such a reduction."""
-        count = self.epilogue_functor.epilogue_vector_length
-        return f"give count={count}, or " if self._takes(self.epilogue_functor, count) else ""
+        """Return the count that the functor has, if there is such a reduction, and what else can be changed."""
+        functor, length = self.epilogue_functor, self.epilogue_functor.epilogue_vector_length
+        found = [f"give count={length}"] if self._takes(functor, length) else []
+        try:
+            replace(functor, epilogue_vector_length=self.count)  # type: ignore[type-var]
+        except DescriptionError:  # which cannot move so many
+            return f"give count={length}"
+        except TypeError:  # an epilogue of the user's, which is no dataclass
+            pass
+        return ", or ".join([*found, f"give the functor epilogue_vector_length={self.count}"])
 
     def _takes(self, functor: Epilogue, count: int) -> bool:
         """Return whether there is this reduction with another functor and count."""

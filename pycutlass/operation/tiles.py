@@ -14,9 +14,9 @@ from pycutlass.families.gemv import gemv_shapes
 from pycutlass.families.parts import changed
 from pycutlass.families.sm90_products import accumulator_registers, clean_beside
 from pycutlass.families.sm90_register_a import spills
-from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TileDescription
 from pycutlass.log import silent
+from pycutlass.operation.checked_parts import check_capability
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.gemm import GemmOperationUniversal
 
@@ -80,12 +80,14 @@ def tile_descriptions(
     Returns
     -------
     tuple of TileDescription
-        None where the family lacks the instruction, a layout, an alignment or the epilogue.
+        Empty where the family lacks the instruction, a layout, an alignment or the epilogue.
 
     Raises
     ------
     ArgumentTypeError
-        `like` is neither a GemmOperationUniversal nor a Conv2dOperation, or `compute_capability` no integer.
+        `like` is neither a GemmOperationUniversal nor a Conv2dOperation.
+    DescriptionError
+        There are no kernels for `compute_capability`.
 
     Examples
     --------
@@ -104,11 +106,10 @@ def tile_descriptions(
     """
     if not isinstance(like, GemmOperationUniversal | Conv2dOperation):
         raise ArgumentTypeError(
-            f"like must be a GemmOperationUniversal or a Conv2dOperation, got {type(like).__name__}"
+            f"like must be a GemmOperationUniversal or a Conv2dOperation, got {type(like).__name__}; for a group, pass "
+            f"the GEMM that one of its problems is"
         )
-    capability = as_int(like.compute_capability if compute_capability is None else compute_capability)
-    if capability is None:
-        raise ArgumentTypeError(f"compute_capability must be an integer, got {type(compute_capability).__name__}")
+    capability = check_capability(like.compute_capability if compute_capability is None else compute_capability)
     with silent():  # about tiles that are tried
         if isinstance(like, Conv2dOperation):
             return tuple(tile for tile in _ampere(like) if _is_taken_by_conv(like, capability, tile))

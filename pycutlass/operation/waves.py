@@ -69,10 +69,11 @@ class TileUse:
     def __str__(self) -> str:
         m, n, k = self.tile
         waves = "divided by stream-K" if self.is_stream_k else f"in {counted(self.waves, 'wave')} of {self.at_once}"
-        last = "" if self.is_stream_k else f", the last {self.last_wave:.0%} full"
+        which = "the last " if self.waves > 1 else ""
+        last = "" if self.is_stream_k else f", {which}{self.last_wave:.0%} full"
         return (
             f"{counted(self.tiles, 'tile')} of {m}x{n}x{k} {waves}{last}; {self.outside:.0%} of what is multiplied is "
-            f"outside the problem, {self.useful:.0%} of the GPU is of use"
+            f"outside the problem, {self.useful:.0%} of the GPU is used"
         )
 
 

@@ -102,7 +102,10 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
         compiler.add_module(self.candidate.kernels)
 
     def manifest(self) -> dict[str, Any]:
-        """Return what has to be compiled for the problems that were run so far, as `compiler.manifest` does."""
+        """Return what has to be compiled, as `compiler.manifest` does.
+
+        That is the kernels of the problem that the plan was made with, and of those that were run so far.
+        """
         self._choices.of(self._extent)
         chosen = self._choices.made()
         return compiler.manifest(dict.fromkeys(kernel for each in chosen for kernel in each.kernels))
@@ -245,7 +248,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
         ports = ports if ports is NO_INPUTS else named_inputs(ports)
         c, placed = self._added.placed(c, bias, ports)
         if len(placed) != len(self._port_names) or not all(name in placed for name in self._port_names):
-            raise ArgumentError(about_ports(self._port_names, ports))
+            raise ArgumentError(about_ports(self.kind.epilogue, self._port_names, ports))
         return c, placed
 
 

@@ -68,7 +68,9 @@ class Candidate:
         if operation.is_stream_k:
             parts.append("stream-K" if self.split_k_slices == 1 else f"stream-K, {self.split_k_slices} slices")
         else:
-            parts += [] if tile.is_gemv else [f"swizzle {operation.swizzle_size}"]
+            is_batched = operation.swizzling_functor is _core.BatchedIdentitySwizzle
+            swizzle = "batched swizzle" if is_batched else f"swizzle {operation.swizzle_size}"
+            parts += [] if tile.is_gemv else [swizzle]
             kind = "parallel split-K" if self.is_parallel else "split-K"
             parts += [f"{kind} {self.split_k_slices}"] if self.split_k_slices > 1 else []
         if self.raster_order is not RasterOrder.Heuristic:

@@ -76,7 +76,11 @@ def random_added(
     added, kind = plan._added, plan.kind
     types = {port.name: port.type for port in kind.epilogue.ports}
     if set(types) != ({"bias"} if added.bias == "port" else set()):
-        raise ArgumentError("check is for epilogues without tensors of their own: compare with numpy")
+        names = ", ".join(name for name in types if name != "bias" or added.bias != "port")
+        raise ArgumentError(
+            f"check is for epilogues without tensors of their own, got {names}: compare with numpy, which an epilogue "
+            f"function has as its method"
+        )
     c = random_array(rng, shape, kind.C.type, is_row_major) if added.takes_c else None
     bias = random_array(rng, shape[-1:], types.get("bias", kind.C.type), True) if added.bias else None
     return c, bias

@@ -176,7 +176,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         Returns
         -------
         float
-            The largest error, in parts of what a right kernel may have: at most 1.
+            The largest error as a share of what rounding explains: at most 1.
 
         Raises
         ------

@@ -15,7 +15,7 @@ from pycutlass.library import MathInstruction, TileDescription
 from pycutlass.operation import Conv2dOperation, GemmOperationUniversal
 from pycutlass.operation.base import MAX_UNBOUNDED_THREADS
 
-__all__ = ["Bools", "Features", "Floats", "Modelled", "product_class", "simt_tile", "tile_class"]
+__all__ = ["Bools", "Features", "Floats", "Modelled", "occupancy", "product_class", "simt_tile", "tile_class"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -182,7 +182,7 @@ def _row(candidate: Modelled, capability: int) -> dict[str, Any]:
         "is_stream_k": candidate.is_stream_k,
         "is_parallel": candidate.is_parallel,
         "is_serial": divides and not candidate.is_parallel,
-        "occupancy": _occupancy(candidate, capability),
+        "occupancy": occupancy(candidate, capability),
         "threads": tile.num_threads,
         "warps_along_m": (tile.warp_count or (1, 1, 1))[0],
         "warps_along_n": (tile.warp_count or (1, 1, 1))[1],
@@ -207,7 +207,7 @@ def _is_measured(candidate: Modelled) -> bool:
     return candidate.is_held or operation.epilogue_functor.is_tree or tile.num_threads > MAX_UNBOUNDED_THREADS
 
 
-def _occupancy(candidate: Modelled, capability: int) -> int:
+def occupancy(candidate: Modelled, capability: int) -> int:
     """Return how many threadblocks a multiprocessor holds at once. A Hopper-native one takes all shared memory."""
     operation = candidate.operation
     tile = operation.tile_description

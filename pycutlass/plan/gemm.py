@@ -160,7 +160,7 @@ class Gemm(Plan[Candidate, _Size]):
         Returns
         -------
         float
-            The largest error, in parts of what a right kernel may have: at most 1.
+            The largest error as a share of what rounding explains: at most 1.
 
         Raises
         ------

@@ -220,7 +220,7 @@ class GroupedGemm(TunablePlan):
         Returns
         -------
         float
-            The largest error, in parts of what a right kernel may have: at most 1.
+            The largest error as a share of what rounding explains: at most 1.
 
         Raises
         ------
@@ -374,7 +374,7 @@ class GroupedGemm(TunablePlan):
         placed = dict(ports) if group.bias is None else {**ports, "bias": list(group.bias.matrices())}
         names = {port.name for port in self.kind.epilogue.ports}
         if set(placed) != names:
-            raise ArgumentError(about_ports(sorted(names), sorted(ports)))
+            raise ArgumentError(about_ports(self.kind.epilogue, sorted(names), sorted(ports)))
         return placed
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -12,11 +12,12 @@ from pycutlass import _core
 from pycutlass.calls import counted
 from pycutlass.device import Device
 from pycutlass.library import TensorDescription
-from pycutlass.operation import tile_use
+from pycutlass.operation import TileUse, tile_use
 from pycutlass.operation.group_support import Sizes, count_tiles
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_problem import extents_of
+from pycutlass.plan.features import occupancy
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.roofline import Roofline
@@ -46,7 +47,7 @@ def explained(
     what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
     lines = _first_lines(what, 2 * count * m * n * k, moved, chosen, ranked, gpu)
     if m and n:
-        lines.append(f"        {tile_use(operation, chosen.size(m, n, k, batch), gpu.sm_count)}")
+        lines.append(f"        {_use(chosen, chosen.size(m, n, k, batch), gpu)}")
     return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
 
 
@@ -68,7 +69,7 @@ def explained_conv(
     what = f"{operation.conv_kind.name} of {problem!r}, a product of {m}x{n}x{k} (M x N x K),"
     lines = _first_lines(what, 2 * m * n * k, moved, chosen, ranked, gpu)
     if m and n:
-        lines.append(f"        {tile_use(operation, chosen.size(problem), gpu.sm_count)}")
+        lines.append(f"        {_use(chosen, chosen.size(problem), gpu)}")
     return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
 
 
@@ -91,6 +92,11 @@ def explained_group(
     return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
 
 
+def _use(chosen: Candidate | Conv2dCandidate, size: Any, gpu: Device) -> TileUse:
+    """Return how well the tiles of a kernel fit a problem, and its waves the GPU, as the model counts them."""
+    return tile_use(chosen.operation, size, gpu.sm_count, occupancy(chosen, gpu.compute_capability))
+
+
 def _of_epilogue(operation: Any, D: TensorDescription, sums: int) -> int:
     """Return the bytes of D, and of the matrices that an epilogue reads and writes beside it."""
     return round(sums * bytes_of_sum(operation.epilogue_functor, operation.C, D))
@@ -102,7 +108,7 @@ def _first_lines(
     """Return what the problem is, how much there is to do, and how near to what the GPU can the kernel comes."""
     lines = [
         f"{what} on {gpu.name}, {gpu.sm_count} multiprocessors",
-        f"{products:,} operations on {moved:,} bytes: {products / max(moved, 1):.1f} for each",
+        f"{products:,} operations on {moved:,} bytes: {products / max(moved, 1):.1f} operations a byte",
         f"chosen: {chosen.name}",
     ]
     predicted = next((each.microseconds for each in ranked if each.candidate == chosen), 0.0)
@@ -110,6 +116,8 @@ def _first_lines(
         least = Roofline.of(chosen.operation.tile_description.math_instruction, products, moved, gpu)
         share = 100 * least.microseconds / predicted
         lines.append(f"        {least}; the chosen kernel is predicted to reach {share:.0f}% of it")
+    elif products and ranked:
+        lines.append("        it was chosen elsewhere: it is not among the kernels that are considered for this GPU")
     return lines
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -165,12 +165,17 @@ def about_c(is_given: bool, beta: Any, epilogue: Any, name: str = "c") -> str:
     return f"{name} is given and beta is 0: it would not be read. Pass beta=1 to add it, or leave {name} out"
 
 
-def about_ports(wanted: Iterable[str], given: Iterable[str]) -> str:
+def about_ports(epilogue: Epilogue, wanted: Collection[str], given: Collection[str]) -> str:
     """Return what to do about tensors of an epilogue that are missing, or that it does not have."""
     names, got = ", ".join(wanted), ", ".join(given) or "none"
+    scalars = ", ".join(name for name in given if name in epilogue.scalar_names)
+    of_plan = f". A plan takes scalars, {scalars}, where it is made" if scalars else ""
     if not names:
-        return f"the epilogue has no tensors, and epilogue_inputs has {got}: leave these out"
-    return f"the epilogue has the tensors {names}, and epilogue_inputs has {got}: pass each by its name"
+        return f"the epilogue has no tensors, and epilogue_inputs has {got}: leave these out{of_plan}"
+    unknown = [] if scalars else [name for name in given if name not in wanted]
+    near = "".join(dict.fromkeys(suggestion(name, wanted) for name in unknown))
+    told = f"pass each by its name{of_plan}{near and '.'}{near}"
+    return f"the epilogue has the tensors {names}, and epilogue_inputs has {got}: {told}"
 
 
 def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -330,7 +330,7 @@ def quantized_expert(accum: Any, bias: Row, inverse: Scalar = 1.0) -> Any:
     return {"D": t, "q": t * inverse, "largest": epilogue.absmax(t, axis=1)}
 
 
-KERNELS, KINDS = ("ampere", "pingpong", "cooperative"), (GemmOperationUniversal, GemmOperationGrouped)
+BUILT, KINDS = ("ampere", "pingpong", "cooperative"), (GemmOperationUniversal, GemmOperationGrouped)
 
 
 @pytest.mark.compile
@@ -339,7 +339,7 @@ KERNELS, KINDS = ("ampere", "pingpong", "cooperative"), (GemmOperationUniversal,
     ("function", "kernel", "kind"),
     thorough_but(
         [(gated_reduced, "ampere", GemmOperationUniversal), (quantized_expert, "pingpong", GemmOperationGrouped)],
-        itertools.product((gated_several, gated_reduced, quantized_expert), KERNELS, KINDS),
+        itertools.product((gated_several, gated_reduced, quantized_expert), BUILT, KINDS),
     ),
     ids=lambda each: each if isinstance(each, str) else getattr(each, "name", None) or each.__name__,
 )

@@ -359,7 +359,7 @@ def test_slices_of_kernels_whose_device_side_is_of_cutlass_are_equal() -> None:
     operation = described(C=of_tma("f16"), shape=(128, 144, 64), schedule=KernelSchedule.Pingpong)
     assert not _refused_in_parallel(operation, 4096, 8)
     reason = _refused_in_parallel(operation, 4104, 4)
-    assert "equal slices of whole parts of 8 elements" in reason and "split_k_slices=3, or stream-K" in reason
+    assert "equal slices of a multiple of 8 elements" in reason and "split_k_slices=3, or stream-K" in reason
 
 
 def test_partial_sums_of_the_transposed_problem_are_its_own() -> None:
@@ -398,7 +398,6 @@ def test_three_warp_groups_share_a_tile_of_192_rows() -> None:
     ("described_so", "lacking"),
     [
         (lambda: described(shape=(192, 96, 64), schedule=COOPERATIVE, swizzle=STREAM_K), "kernels of stream-K"),
-        (lambda: unaligned(shape=(192, 128, 64), schedule=COOPERATIVE), "kernels that load A and B by cp.async"),
         (lambda: CLASSES["three warp groups"].array, "kernels for Mode.Array"),
         (
             lambda: GemmOperationGrouped(
@@ -412,6 +411,19 @@ def test_what_three_warp_groups_lack_is_refused(described_so: Any, lacking: str)
     with pytest.raises(DescriptionError, match="three warp groups share a tile of 192 rows") as caught:
         described_so()
     assert lacking in str(caught.value) and "do not support: use threadblock_shape [128, " in str(caught.value)
+
+
+def test_three_warp_groups_do_not_load_by_cp_async() -> None:
+    """All that is wrong is said at once, with what would be taken in its place."""
+    with pytest.raises(DescriptionError, match="which three warp groups that share M=192 do not") as caught:
+        unaligned(shape=(192, 96, 48), cluster=(2, 1), schedule=COOPERATIVE)
+    message = str(caught.value)
+    assert (
+        "operand A of cutlass.float16 needs alignment 8, got 2" in message
+        and "or describe A and B with alignment 8" in message
+    )
+    assert "use threadblock_shape [128, 96, 32] and cluster_shape=[1, 1]" in message
+    assert unaligned(shape=(128, 96, 32), schedule=COOPERATIVE)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 import threading
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 import pycutlass
+from pycutlass import TensorSpec, epilogue_function
+from pycutlass.epilogue import Row, Scalar
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, PyCutlassError
 from pycutlass.plan.readings import range_of
 
@@ -270,3 +273,34 @@ def test_tensors_that_require_a_gradient_are_refused() -> None:
                 plan.run_once(*given, torch.empty(16, 4))
             with torch.no_grad():
                 torch.testing.assert_close(plan.run(*given), a @ b + c, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(8, 300, 520), (4, 520)])
+def test_what_is_explained_agrees_with_itself(shape: tuple[int, ...]) -> None:
+    plan = pycutlass.Gemm(TensorSpec(shape, "bfloat16"), TensorSpec((520, 264), "bfloat16"))
+    text, names = plan.explain(), [each.candidate.name for each in plan.candidates()]
+    of_tiles, of_model = re.search(r" in (\d+) waves? of ", text), re.search(r"^\* .* us +(\d+) waves? ", text, re.M)
+    assert of_tiles and of_model and of_tiles[1] == of_model[1], text
+    assert len(names) == len(set(names))
+
+
+def test_a_shape_is_no_tensor() -> None:
+    with pytest.raises(
+        ArgumentTypeError, match=r"got the shape \(8, 300\): .* from shapes alone TensorSpec\(\(8, 300\)"
+    ):
+        pycutlass.Gemm((8, 300), TensorSpec((300, 16), "float16"))
+
+
+def test_inputs_of_an_epilogue_that_it_lacks_are_told_apart() -> None:
+    @epilogue_function
+    def scaled(accum: Any, bias: Row, scale: Scalar) -> Any:
+        return accum * scale + bias
+
+    bias = np.ones(4, np.float32)
+    plan = pycutlass.Gemm(A, B, epilogue=scaled, epilogue_inputs={"bias": bias, "scale": 2.0})
+    for given, said in (
+        ({"bais": bias}, r"pass each by its name\. Did you mean bias\?$"),
+        ({"bias": bias, "scale": 1.0}, "A plan takes scalars, scale, where it is made$"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            plan.run(A, B, epilogue_inputs=given)

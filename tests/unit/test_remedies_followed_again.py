@@ -76,6 +76,7 @@ def test_the_functor_of_a_reduction_and_its_count() -> None:
     for shape, how, words in (
         ((4, 256), {}, "give count=8, or give the functor epilogue_vector_length=1"),
         ((4, 256), {"count": 4}, "give count=8, or give the functor epilogue_vector_length=4"),
+        ((4, 256), {"count": 3}, "give count=8"),  # no functor moves three elements at a time
         ((4, 100), {"count": 8}, "use 4 x 256"),
     ):
         text = said(

@@ -22,6 +22,7 @@ from pycutlass import (
     GemmGroupedArguments,
     GemmOperationGrouped,
     GemmOperationUniversal,
+    KernelSchedule,
     ReductionArguments,
     ReductionOperation,
     cutlass,
@@ -217,6 +218,10 @@ def test_a_hopper_native_kernel_is_told_how_to_do_without_slices() -> None:
     message = said(lambda: GemmArguments(operation, (8, 8, 64), A, B, None, D, split_k_slices=2))
     assert "leave out split_k_slices, or describe swizzling_functor=cutlass.ThreadblockSwizzleStreamK" in message
     assert ", or for an Ampere-style kernel leave out cluster_shape" in message
+    for shape, schedule in (((64, 128, 64), KernelSchedule.Pingpong), ((192, 96, 64), KernelSchedule.Cooperative)):
+        other = hopper(tile=shape, schedule=schedule)  # which stream-K does not divide
+        message = said(lambda other=other: GemmArguments(other, (8, 8, 64), A, B, None, D, split_k_slices=2))
+        assert "StreamK" not in message and "use Mode.GemmSplitKParallel, with C and D of cutlass.float32" in message
     stream_k = hopper(swizzle=cutlass.ThreadblockSwizzleStreamK)
     for each, slices in ((operation, 1), (stream_k, 2), (ampere("f16"), 2)):
         D[:] = 0

@@ -12,7 +12,7 @@ from hopper_classes import CLASSES
 import pycutlass
 from pycutlass import GemmOperationUniversal, KernelSchedule, TileDescription, cutlass
 from pycutlass.epilogue import Row, Tensor, relu
-from pycutlass.errors import ArgumentTypeError
+from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families.sm90_products import clean_registers
 from pycutlass.families.sm90_register_a import spills
 
@@ -99,7 +99,6 @@ def test_one_family_lists_tiles_of_the_other() -> None:
 def test_what_a_family_lacks_has_no_tiles() -> None:
     assert pycutlass.tile_descriptions(ampere("f64"), 90) == ()
     assert pycutlass.tile_descriptions(CLASSES["e4m3 x e5m2"], 80) == ()
-    assert pycutlass.tile_descriptions(hopper(), 100) == ()
 
 
 @pytest.mark.parametrize(
@@ -107,12 +106,17 @@ def test_what_a_family_lacks_has_no_tiles() -> None:
     [
         ((None,), "like must be a GemmOperationUniversal or a Conv2dOperation, got NoneType"),
         ((cutlass.float16,), "like must be a GemmOperationUniversal"),
-        ((hopper(), "90"), "compute_capability must be an integer, got str"),
     ],
 )
 def test_what_is_no_operation_is_refused(given: Any, said: str) -> None:
     with pytest.raises(ArgumentTypeError, match=said):
         pycutlass.tile_descriptions(*given)
+
+
+@pytest.mark.parametrize("capability", ["90", 100, 70])
+def test_a_gpu_without_kernels_has_no_tiles(capability: Any) -> None:
+    with pytest.raises(DescriptionError, match=f"compute_capability must be one of 75, 80, .*, got '?{capability}"):
+        pycutlass.tile_descriptions(hopper(), capability)
 
 
 @pytest.mark.parametrize("name", ["f16_fprop_optimized", "f16_dgrad_strided_optimized", "f16_wgrad_align1"])

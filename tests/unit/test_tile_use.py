@@ -29,8 +29,9 @@ def test_a_problem_that_tiles_divide_wastes_nothing_but_the_last_wave():
     assert use.useful == pytest.approx(512 / (4 * 132))
     assert str(use) == (
         "512 tiles of 128x256x64 in 4 waves of 132, the last 88% full; 0% of what is multiplied is outside the "
-        "problem, 97% of the GPU is of use"
+        "problem, 97% of the GPU is used"
     )
+    assert "in 1 wave of 132, 97% full;" in str(pycutlass.tile_use(hopper(), (2048, 2048, 4096), sm_count=132))
 
 
 @given(m=st.integers(1, 80), n=st.integers(1, 80), k=st.integers(1, 40), sm_count=st.integers(8, 200))
