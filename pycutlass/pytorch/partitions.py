@@ -232,7 +232,7 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        A model that cannot be captured as one graph, or options that are none.
+        A model that cannot be captured as one graph, options that are none, or a call while torch traces.
 
     Notes
     -----
@@ -241,7 +241,8 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     autocast that was off when the model was partitioned. Partition a model under the autocast that it is to have.
 
     With `dynamic`, copies of the model are called with 0 and 1 elements of the example along axes that change, since
-    ``torch.export`` takes these for 2 or more. Such inputs are refused later if the graph computes something else.
+    ``torch.export`` takes these for 2 or more. Such inputs are refused later if the graph computes something else, or
+    if that cannot be seen, since the model or its example has no values.
 
     Examples
     --------

@@ -21,6 +21,7 @@ from pycutlass.pytorch.regions.guards import refuse, with_guards
 from pycutlass.pytorch.regions.members import norm_of
 from pycutlass.pytorch.regions.pointwise import name_of
 from pycutlass.pytorch.regions.products import value_of
+from pycutlass.pytorch.regions.traceable import check_traceable
 from pycutlass.pytorch.regions.uncaptured import uncaptured
 
 __all__ = ["captured", "with_input_extents", "with_own_statistics"]
@@ -54,6 +55,7 @@ def captured(model: Any, example_inputs: Any, dynamic: Any) -> GraphModule:
     ArgumentError, ArgumentTypeError
         No model, or one that torch.export cannot capture.
     """
+    check_traceable(model, example_inputs)
     if isinstance(model, ExportedProgram) and dynamic is not None:
         raise ArgumentError(
             "an ExportedProgram says itself which extents may change: pass dynamic_shapes to torch.export.export, and"

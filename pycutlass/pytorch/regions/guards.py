@@ -32,7 +32,7 @@ class InputGuards(nn.Module):
     Attributes
     ----------
     unlike : tuple of Unlike
-        Inputs for which the graph computes something else than the model.
+        Inputs for which the graph computes something else than the model, or may do so.
     """
 
     _is_impure = True  # nobody reads its result, and torch.fx is to keep its calls
@@ -63,11 +63,9 @@ class InputGuards(nn.Module):
                     )
         for each in self.unlike:
             if each.holds(inputs):
-                raise ArgumentError(
-                    f"{self._said(each)}, and the partition would compute something else there than the model: "
-                    f"{each.reason}. Partition the model once more with such an example, and call that partition for "
-                    f"such inputs"
-                )
+                raise ArgumentError(self._refusal(each))
+            if torch.compiler.is_exporting():  # which takes extents for 2 or more, and so forgets the line above
+                torch._assert_async(torch.full((), each.distance(inputs), device="cpu"), self._refusal(each))
         if self.further is None:
             return
         try:
@@ -76,14 +74,17 @@ class InputGuards(nn.Module):
             condition = str(error).partition("Guard failed: ")[2] or str(error)
             raise ArgumentError(f"the model was partitioned for inputs with {condition}: {_REMEDY}") from None
 
-    def _said(self, unlike: Unlike) -> str:
-        """Return what inputs have that are refused."""
+    def _refusal(self, unlike: Unlike) -> str:
+        """Return what inputs have that are refused, why, and the remedy."""
         said = []
         for at, axis, extent in unlike.extents:
             known = self.extents[at]
             name = f"input {at}" if known is None else known[0]
             said.append(f"{name} is {extent}" if axis is None else f"axis {axis} of {name} has {extent} elements")
-        return " and ".join(said)
+        return (
+            f"{' and '.join(said)}, and {unlike.reason}. Partition the model once more with such an example, and call "
+            f"that partition for such inputs"
+        )
 
 
 def refuse(module: GraphModule, unlike: Sequence[Unlike]) -> None:
