@@ -12,6 +12,7 @@ import pytest
 from convolutions import conv, dgrad, fprop, wgrad
 from descriptions import native_parts, parts
 from epilogue_functions import gated_routed, selecting
+from marks import thorough
 from routers import KERNELS, K, M, N, _Mode, check, drawn, f16, launch, make, route
 
 import pycutlass
@@ -196,7 +197,7 @@ def test_pixels_of_convolutions(direction: Any, without_gpu: None) -> None:
 
 @pytest.mark.compile
 @pytest.mark.usefixtures("quick_host_sides")  # test_gated_functions.py has headers as they are
-@pytest.mark.parametrize("kernel", ["ampere", "hopper"])
+@pytest.mark.parametrize("kernel", ["ampere", thorough("hopper")])
 def test_it_builds(kernel: str) -> None:
     described = parts("f16")
     if kernel == "hopper":
