@@ -73,8 +73,8 @@ def summed(accum: Any, bias: Row) -> Any:
     return {"D": t, "sums": pycutlass.epilogue.sum(t, axis=1)}
 
 
-def _tensor(tag: Any, layout: Any = _ROW) -> TensorDescription:
-    return TensorDescription(tag, layout, 128 // element(tag).bits)
+def _tensor(tag: Any, layout: Any = _ROW, alignment: int | None = None) -> TensorDescription:
+    return TensorDescription(tag, layout, alignment or 128 // element(tag).bits)
 
 
 def _ampere(functor: Any = None, swizzle: Any = cutlass.IdentitySwizzle1, kind: Any = GemmOperationUniversal) -> Any:
@@ -111,13 +111,15 @@ def _hopper(
     math: MathOperation = MathOperation.multiply_add,
     kind: Any = GemmOperationUniversal,
     cluster: tuple[int, int] = (2, 1),
+    alignment: int | None = None,
 ) -> Any:
     a, sums, d = types
     instruction = MathInstruction(None, a, a, sums, cutlass.OpClass.TensorOp, math)
     tile = TileDescription(list(shape), None, None, instruction, list(cluster), schedule)
     functor = functor or LinearCombination(d, 128 // element(d).bits, sums, _s32 if sums == _s32 else _f32)
     swizzle = () if kind is GemmOperationGrouped else (swizzle,)
-    return kind(90, tile, _tensor(a), _tensor(a, _COLUMN), _tensor(d), functor, *swizzle)
+    A, B = (_tensor(a, layout, alignment) for layout in (_ROW, _COLUMN))
+    return kind(90, tile, A, B, _tensor(d), functor, *swizzle)
 
 
 #: What is compared, by the name that the table gives it.
@@ -129,6 +131,8 @@ KERNELS: dict[str, Callable[[], Any]] = {
     "Ampere-style, conv fprop": _convolution,
     "Hopper, cooperative": _hopper,
     "Hopper, pingpong": lambda: _hopper(schedule=KernelSchedule.Pingpong, shape=(64, 256, 64)),
+    "Hopper, three warp groups": lambda: _hopper(shape=(192, 96, 64), cluster=(1, 1)),
+    "Hopper, cp.async": lambda: _hopper(cluster=(1, 1), alignment=2),
     "Hopper, stream-K": lambda: _hopper(swizzle=_STREAM_K, cluster=(1, 1)),
     "Hopper, function": lambda: _hopper(scaled(_bf16, 8)),
     "Hopper, function with sums": lambda: _hopper(summed(_bf16, 8), schedule=KernelSchedule.Pingpong),

@@ -56,6 +56,12 @@ def test_it_compiles_for_the_device(name, tools):
     assert all(f"x{n}x" in shape for shape in artifact.report["wgmma_shapes"])
 
 
+@pytest.mark.parametrize("name", thorough_but(["e4m3 x e5m2"], CLASSES))  # whose own mainloop is the hardest to read
+def test_nvrtc_compiles_it_as_well(name):
+    device = find_tools("nvrtc", toolkit.without_memo).device
+    assert device.compile(CLASSES[name].source(), "sm_90a", Processes(1, 8 << 30)).binary
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("place", [0, 0.25, 0.5, 0.75, 0.999])
 @pytest.mark.parametrize("name", CLASSES)

@@ -169,6 +169,14 @@ def test_tensor_maps_have_one_alignment_on_both_sides(found):
     assert cubin.kernel_parameter_bytes(artifact.cubin, "trivial") == 256
 
 
+def test_nvrtc_has_what_newer_cutlass_takes_for_granted():
+    """A header that 4.7 includes for the GPUs after Hopper calls std::max, and NVRTC has no standard library."""
+    text = '#include "pycutlass/prelude.h"\nstatic_assert(std::max(2u, 3u) == 3u && std::max(5, 4) == 5);\n' + TRIVIAL
+    build(
+        KernelSource("trivial", text, 90, native=True), "sm_90a", find_tools("nvrtc", toolkit.without_memo), processes()
+    )
+
+
 def make_headers(folder: Path, own: int, driver: int | None) -> tuple[str, ...]:
     (folder / "cutlass" / "cute" / "arch").mkdir(parents=True)
     (folder / "cuda").mkdir()

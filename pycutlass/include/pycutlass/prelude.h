@@ -1,7 +1,7 @@
 // Makes one generated text acceptable to three compilers: nvcc (device side), NVRTC (device side) and plain g++ (host
 // side). Must come before any CUTLASS header.
 //
-// NVRTC has no standard library; CUTLASS 4.2 uses a few `std` names there that it does not declare itself.
+// NVRTC has no standard library; CUTLASS uses a few `std` names there that it does not declare itself: `max` in 4.7.
 // g++ is not supported by CUTLASS for kernels of its 3.x API; it needs the declarations below, which are never called,
 // and must see the CUDA version only after `cutlass/arch/wmma.h`, which otherwise asks for nvcc's `nvcuda` namespace.
 #pragma once
@@ -15,6 +15,10 @@
 namespace std {
 using cuda::std::is_pointer_v;
 using cuda::std::void_t;
+template <class T>
+__host__ __device__ constexpr T const& max(T const& left, T const& right) {
+  return left < right ? right : left;
+}
 template <class T>
 struct tuple_size<const T> : tuple_size<T> {};
 template <size_t I, class T>

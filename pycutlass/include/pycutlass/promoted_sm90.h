@@ -108,9 +108,11 @@ struct PromotedMainloop : Base {
     // Multiplies tiles whose results alternate between two slots, and adds all but the last one, which lies in the
     // second slot then. It is for the next tiles to add, where `carries` says that it is there.
     auto const run = [&](auto tiles, auto carries) {
-      cute::for_each(cute::make_int_sequence<tiles * kParts>{}, [&](auto number) {
+      constexpr int kCount = decltype(tiles)::value * kParts;  // NVRTC takes no parameter of an outer function as one
+      constexpr bool kCarries = decltype(carries)::value;
+      cute::for_each(cute::make_int_sequence<kCount>{}, [&](auto number) {
         constexpr int kPart = number % kParts, kBefore = (number + kParts - 1) % kParts;
-        constexpr int kSlot = (number + tiles * kParts) % 2;
+        constexpr int kSlot = (number + kCount) % 2;
         if constexpr (number == 0) {
           pipeline.consumer_wait(state, has_tile);
         } else if constexpr (kPart == 0) {
@@ -119,7 +121,7 @@ struct PromotedMainloop : Base {
         issue(cute::Int<kPart>{}, cute::Int<kSlot>{});
         if constexpr (number > 0) cute::warpgroup_wait<1>();
         if constexpr (number > 0 && kPart == 0) release();
-        if constexpr (number > 0 || carries) add(cute::Int<kBefore>{}, cute::Int<1 - kSlot>{});
+        if constexpr (number > 0 || kCarries) add(cute::Int<kBefore>{}, cute::Int<1 - kSlot>{});
         if constexpr (kPart == kParts - 1) ++state;
       });
       drain();
