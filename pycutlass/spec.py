@@ -103,8 +103,8 @@ def view_of(name: str, tensor: Any) -> TensorView:
         return TensorView(0, str(tensor.dtype).removeprefix("torch."), shape, strides, None, "torch", tensor)
     if type(tensor) is tuple and len(tensor) > 1 and all(type(extent) is int for extent in tensor):
         raise ArgumentTypeError(
-            f"operand {name} must be a tensor, got the shape {shown(tensor)}: pass the tensor, or for a plan from "
-            f"shapes alone TensorSpec({shown(tensor)}, dtype)"
+            f"operand {name} must be a tensor, got the shape {shown(tensor)}: pass the tensor, or for a shape "
+            f"alone TensorSpec({shown(tensor)}, dtype)"
         )
     return wrap(name, tensor)
 

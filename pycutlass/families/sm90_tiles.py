@@ -111,8 +111,8 @@ def _check_extents(tile: Tile, schedule: KernelSchedule, schedules: Mapping[Kern
     if not wrong and not lies_in_shared_memory(tile):
         columns = -(-n // 32) * 32
         rule = (
-            f"CuTe cannot lay out tiles of {n} x {k} elements of {tile.math_instruction.b} in shared memory: a swizzle "
-            f"repeats itself every few lines of at most 128 bytes, and they do not end with one"
+            f"CuTe cannot lay out tiles of {n} x {k} elements of {tile.math_instruction.b} in shared memory: their "
+            f"lines do not make up a whole number of swizzle patterns"
         )
         wrong.append((rule, f"; use threadblock_shape {[m, columns, 1024 // widest.bits]}"))
     if wrong:

@@ -125,24 +125,14 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
 def _check_ports(operation: Described, size: GemmProblemSize) -> None:
     """Raise ArgumentError for modes in which parts of sums would pass an epilogue that has tensors of its own."""
     epilogue, mode = operation.epilogue_functor, size.gemm_mode
-    is_gated = epilogue.columns(2) < 2
-    if is_gated and mode == _Mode.GemmSplitKParallel:
-        raise ArgumentError(
-            f"the epilogue {epilogue!r} combines pairs of columns, and parallel split-K leaves the epilogue to a "
-            f"reduction, which has D with all columns: use split_k_slices in Mode.Gemm, or stream-K"
-        )
-    if is_gated and size.n % 2:
+    if mode == _Mode.GemmSplitKParallel:  # whose partial sums another kernel makes, without the epilogue
+        if reason := _why_not_in_parallel(epilogue):
+            raise ArgumentError(reason)
+        return
+    if epilogue.columns(2) < 2 and size.n % 2:
         raise ArgumentError(
             f"the epilogue {epilogue!r} combines pairs of neighbouring columns, so that N must be even; got N={size.n}"
         )
-    selected = ", ".join(port.name for port in epilogue.outputs if port.selected)
-    if selected and mode == _Mode.GemmSplitKParallel:
-        raise ArgumentError(
-            f"the epilogue {epilogue!r} selects the largest of each row to {selected}, and parallel split-K leaves the "
-            f"epilogue to a reduction, which has tiles of its own: use split_k_slices in Mode.Gemm, or stream-K"
-        )
-    if mode == _Mode.GemmSplitKParallel:  # whose partial sums another kernel makes, without the epilogue
-        return
     reduced = ", ".join(port.name for port in epilogue.outputs if port.form != "matrix")
     if reduced and not (size.m and size.n):
         raise ArgumentError(
@@ -223,11 +213,29 @@ def _or_sliced(operation: Described) -> str:
     """Return how else a Hopper-native kernel can divide K, for the end of a message."""
     if operation.family.takes_stream_k(operation):
         return ", or describe swizzling_functor=cutlass.ThreadblockSwizzleStreamK"
-    try:
-        partial = operation.partial
-    except DescriptionError:
+    if _why_not_in_parallel(operation.epilogue_functor):
         return ""
-    return f", or use Mode.GemmSplitKParallel, with C and D of {partial.C.type}, and a ReductionOperation"
+    try:
+        _ = operation.partial
+    except DescriptionError:  # no kernel writes these sums
+        return ""
+    return ", or use Mode.GemmSplitKParallel, whose partial sums a ReductionOperation adds up"
+
+
+def _why_not_in_parallel(epilogue: Any) -> str:
+    """Return why an epilogue cannot be left to the reduction of parallel split-K, or ""."""
+    instead = "use split_k_slices in Mode.Gemm, or stream-K"
+    if epilogue.columns(2) < 2:
+        return (
+            f"the epilogue {epilogue!r} combines pairs of columns, and parallel split-K leaves the epilogue to a "
+            f"reduction, which has D with all columns: {instead}"
+        )
+    if selected := ", ".join(port.name for port in epilogue.outputs if port.selected):
+        return (
+            f"the epilogue {epilogue!r} selects the largest of each row to {selected}, and parallel split-K leaves the "
+            f"epilogue to a reduction, which has tiles of its own: {instead}"
+        )
+    return ""
 
 
 def _steps_of_slices(operation: Described) -> int | None:

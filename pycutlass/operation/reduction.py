@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from pycutlass import _core
@@ -11,6 +10,7 @@ from pycutlass.calls import public, shown
 from pycutlass.epilogue import Epilogue, EpilogueFunctor, FunctionEpilogue, LinearCombination
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import AMPERE, Family
+from pycutlass.families.parts import changed
 from pycutlass.families.table import check_family
 from pycutlass.integers import as_int, several
 from pycutlass.library import TensorDescription, TileDescription
@@ -296,24 +296,26 @@ class ReductionOperation(Operation):
     def _fewer_at_a_time(self) -> str:
         """Return the count that fits the alignment of C, if there is such a reduction."""
         count = self.C.alignment
-        try:
-            functor = replace(self.epilogue_functor, epilogue_vector_length=count)  # type: ignore[type-var]
-        except (DescriptionError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
-            return ""
-        takes = self._takes(functor, count)
+        functor = self._functor_of(count)
+        takes = functor is not None and self._takes(functor, count)
         return f"use count={count} and give the functor epilogue_vector_length={count}, or " if takes else ""
 
     def _as_many_at_a_time(self) -> str:
         """Return the count that the functor has, if there is such a reduction, and what else can be changed."""
-        functor, length = self.epilogue_functor, self.epilogue_functor.epilogue_vector_length
-        found = [f"give count={length}"] if self._takes(functor, length) else []
+        length = self.epilogue_functor.epilogue_vector_length
+        count = f"give count={length}"
+        if self._functor_of(self.count) is None:
+            return count
+        functor = f"give the functor epilogue_vector_length={self.count}"
+        return f"{count}, or {functor}" if self._takes(self.epilogue_functor, length) else functor
+
+    def _functor_of(self, count: int) -> Epilogue | None:
+        """Return the functor that moves so many elements at a time; None where there is none."""
         try:
-            replace(functor, epilogue_vector_length=self.count)  # type: ignore[type-var]
-        except DescriptionError:  # which cannot move so many
-            return f"give count={length}"
-        except TypeError:  # an epilogue of the user's, which is no dataclass
-            pass
-        return ", or ".join([*found, f"give the functor epilogue_vector_length={self.count}"])
+            functor: Epilogue = changed(self.epilogue_functor, epilogue_vector_length=count)
+        except (DescriptionError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
+            return None
+        return functor
 
     def _takes(self, functor: Epilogue, count: int) -> bool:
         """Return whether there is this reduction with another functor and count."""

@@ -78,8 +78,8 @@ def random_added(
     if set(types) != ({"bias"} if added.bias == "port" else set()):
         names = ", ".join(name for name in types if name != "bias" or added.bias != "port")
         raise ArgumentError(
-            f"check is for epilogues without tensors of their own, got {names}: compare with numpy, which an epilogue "
-            f"function has as its method"
+            f"check is for epilogues without tensors of their own, got {names}: compare with numpy; an epilogue "
+            f"function has a method for that, numpy"
         )
     c = random_array(rng, shape, kind.C.type, is_row_major) if added.takes_c else None
     bias = random_array(rng, shape[-1:], types.get("bias", kind.C.type), True) if added.bias else None

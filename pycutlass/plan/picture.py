@@ -117,7 +117,7 @@ def _first_lines(
         share = 100 * least.microseconds / predicted
         lines.append(f"        {least}; the chosen kernel is predicted to reach {share:.0f}% of it")
     elif products and ranked:
-        lines.append("        it was chosen elsewhere: it is not among the kernels that are considered for this GPU")
+        lines.append("        it is not among the kernels that are considered for this GPU")
     return lines
 
 

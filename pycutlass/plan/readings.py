@@ -172,7 +172,7 @@ def about_ports(epilogue: Epilogue, wanted: Collection[str], given: Collection[s
     of_plan = f". A plan takes scalars, {scalars}, where it is made" if scalars else ""
     if not names:
         return f"the epilogue has no tensors, and epilogue_inputs has {got}: leave these out{of_plan}"
-    unknown = [] if scalars else [name for name in given if name not in wanted]
+    unknown = [name for name in given if name not in wanted and name not in epilogue.scalar_names]
     near = "".join(dict.fromkeys(suggestion(name, wanted) for name in unknown))
     told = f"pass each by its name{of_plan}{near and '.'}{near}"
     return f"the epilogue has the tensors {names}, and epilogue_inputs has {got}: {told}"

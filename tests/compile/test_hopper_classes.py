@@ -23,7 +23,7 @@ USUAL = ("neither along K, cluster of 8",)
 #: Its host side is compiled from headers as they are, as those of examples are in `make thorough` alone.
 WITH_PLAIN_HEADERS = "neither along K, cluster of 8"
 
-#: Those whose host sides are compiled each time: of each way to lay out shared memory, mainloop, and schedule.
+#: Those whose host sides are compiled each time, since they lay out shared memory in the ways that differ most.
 DIFFERENT = (
     "stream-K",
     "144 columns",  # in subtiles of 16, with the barriers of pingpong
@@ -56,7 +56,7 @@ def test_it_compiles_for_the_device(name, tools):
     assert all(f"x{n}x" in shape for shape in artifact.report["wgmma_shapes"])
 
 
-@pytest.mark.parametrize("name", thorough_but(["e4m3 x e5m2"], CLASSES))  # whose own mainloop is the hardest to read
+@pytest.mark.parametrize("name", thorough_but(["e4m3 x e5m2"], CLASSES))  # which has a mainloop of our own
 def test_nvrtc_compiles_it_as_well(name):
     device = find_tools("nvrtc", toolkit.without_memo).device
     assert device.compile(CLASSES[name].source(), "sm_90a", Processes(1, 8 << 30)).binary

@@ -20,13 +20,18 @@ RUNS = [*((path.name,) for path in sorted(EXAMPLES.glob("[0-9]*.py"))), ("03_ins
 #: tests/compile/test_hopper_classes.py of Hopper-native ones. Device compilers do so always, and `make thorough` in all
 #: examples.
 WITH_PLAIN_HEADERS = (("09_conv2d_fprop.py",),)
-#: Those that `make test` compiles: one or two kernels of each kind, and Hopper-native ones of several mainloops. Others
-#: run there without compilers, and with them in `make thorough` and where tests run on a GPU.
-WITH_COMPILERS = (
-    *(("00_gemm_torch.py",), ("01_gemm_numpy.py",), ("03_inspect_kernel.py",), ("04_gemm_split_k_parallel.py",)),
-    *(("09_conv2d_fprop.py",), ("12_mixture_of_experts.py",), ("13_hopper_gemms.py",), ("14_gemv.py",)),
-    *(run for run in RUNS if run[0] >= "15"),
+#: Those that `make test` runs without compilers, since others have kernels of the same kinds; `make thorough` compiles
+#: them, and so do tests on a GPU.
+WITHOUT_COMPILERS = (
+    "02_gemm_cupy.py",
+    "05_gemm_batched_and_array.py",
+    "06_gemm_grouped.py",
+    "07_int8_interleaved.py",
+    "08_activations_and_bias.py",
+    "10_conv2d_backward.py",
+    "11_conv2d_split_k.py",
 )
+LATER = (*((name,) for name in WITHOUT_COMPILERS), ("03_inspect_kernel.py", "--hopper"))
 CUSTOMIZABLE = ("gemm.py", "gemm_grouped.py", "conv2d.py")
 #: Commands for the customizable examples, by name: of every kind that the original's were documented with.
 COMMANDS: dict[str, list[str]] = {
@@ -84,15 +89,15 @@ def test_the_examples_are_found():
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("run", [run if run in WITH_COMPILERS else thorough(run) for run in RUNS], ids=" ".join)
+@pytest.mark.parametrize("run", [thorough(run) if run in LATER else run for run in RUNS], ids=" ".join)
 def test_example(run, tmp_path, quick_host_compiler):
-    assert set(WITH_PLAIN_HEADERS) < set(RUNS)
+    assert {*WITH_PLAIN_HEADERS, *LATER} < set(RUNS)
     passes(run, tmp_path, {} if run in WITH_PLAIN_HEADERS else quick_host_compiler)
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if run not in WITH_COMPILERS and len(run) == 1], ids=" ".join)
-def test_example_without_compilers(run, on_the_host, capsys):
-    on_the_host(*run)
+@pytest.mark.parametrize("name", WITHOUT_COMPILERS)
+def test_example_without_compilers(name, on_the_host, capsys):
+    on_the_host(name)
     assert capsys.readouterr().out.rstrip().endswith("Passed.")
 
 

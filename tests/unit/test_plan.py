@@ -14,8 +14,11 @@ import pytest
 
 import pycutlass
 from pycutlass import TensorSpec, epilogue_function
+from pycutlass.device import Device
 from pycutlass.epilogue import Row, Scalar
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, PyCutlassError
+from pycutlass.plan import pick, ranking
+from pycutlass.plan.picture import explained
 from pycutlass.plan.readings import range_of
 
 RNG = np.random.default_rng(7)
@@ -284,9 +287,19 @@ def test_what_is_explained_agrees_with_itself(shape: tuple[int, ...]) -> None:
     assert len(names) == len(set(names))
 
 
+def test_a_kernel_for_another_gpu_is_explained_as_such() -> None:
+    plan = pycutlass.Gemm(TensorSpec((256, 512), "float16"), TensorSpec((512, 256), "float16"))
+    a100, h200 = Device(0, "NVIDIA A100", 80, 108), Device(0, "NVIDIA H200", 90, 132)
+    chosen = pick(plan.kind, *plan.size, gpu=h200)
+    ranked = ranking(plan.kind, *plan.size, gpu=a100)
+    text = explained(chosen, ranked, {}, plan.size, None, a100)
+    assert "it is not among the kernels that are considered for this GPU" in text
+    assert "not among the kernels" not in explained(ranked[0].candidate, ranked, {}, plan.size, None, a100)
+
+
 def test_a_shape_is_no_tensor() -> None:
     with pytest.raises(
-        ArgumentTypeError, match=r"got the shape \(8, 300\): .* from shapes alone TensorSpec\(\(8, 300\)"
+        ArgumentTypeError, match=r"got the shape \(8, 300\): .* for a shape alone TensorSpec\(\(8, 300\)"
     ):
         pycutlass.Gemm((8, 300), TensorSpec((300, 16), "float16"))
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from conv_operands import size
 from convolutions import SIMT, conv, f32, fprop
-from descriptions import COLUMN, ROW, ampere, hopper, parts
+from descriptions import COLUMN, ROW, ampere, hopper, native_parts, parts
+from epilogue_functions import EVERY, gated
 from hypothesis import given
 from hypothesis import strategies as st
 from reordering import operands as interleaved_operands
@@ -22,6 +23,7 @@ from pycutlass import (
     GemmGroupedArguments,
     GemmOperationGrouped,
     GemmOperationUniversal,
+    GemmProblemSize,
     KernelSchedule,
     ReductionArguments,
     ReductionOperation,
@@ -221,7 +223,21 @@ def test_a_hopper_native_kernel_is_told_how_to_do_without_slices() -> None:
     for shape, schedule in (((64, 128, 64), KernelSchedule.Pingpong), ((192, 96, 64), KernelSchedule.Cooperative)):
         other = hopper(tile=shape, schedule=schedule)  # which stream-K does not divide
         message = said(lambda other=other: GemmArguments(other, (8, 8, 64), A, B, None, D, split_k_slices=2))
-        assert "StreamK" not in message and "use Mode.GemmSplitKParallel, with C and D of cutlass.float32" in message
+        mode = re.search(r"use Mode\.(\w+), whose partial sums a ReductionOperation adds up", message)
+        assert mode is not None and "StreamK" not in message, message
+        D[:] = 0
+        arguments = GemmArguments(other, (8, 8, 64), A, B, gemm_mode=Mode[mode[1]], split_k_slices=2)
+        other.run(arguments)
+        reduction = summing(other)
+        reduction.run(ReductionArguments(reduction, (8, 8), 2, arguments.ptr_D, D))
+        assert (D == 64).all()
+    for function in (gated, EVERY["routed"]):  # which no reduction computes
+        functor = function(cutlass.float16, 8, cutlass.float32)
+        pairs = GemmOperationUniversal(
+            **native_parts(tile=(64, 128, 64), schedule=KernelSchedule.Pingpong) | {"epilogue_functor": functor}
+        )
+        refused = str(pairs.supports(GemmProblemSize(8, 128, 64, Mode.Gemm, 1, 2)).reason)
+        assert "leave out split_k_slices, or for an Ampere-style kernel" in refused, refused
     stream_k = hopper(swizzle=cutlass.ThreadblockSwizzleStreamK)
     for each, slices in ((operation, 1), (stream_k, 2), (ampere("f16"), 2)):
         D[:] = 0

@@ -108,7 +108,7 @@ struct PromotedMainloop : Base {
     // Multiplies tiles whose results alternate between two slots, and adds all but the last one, which lies in the
     // second slot then. It is for the next tiles to add, where `carries` says that it is there.
     auto const run = [&](auto tiles, auto carries) {
-      constexpr int kCount = decltype(tiles)::value * kParts;  // NVRTC takes no parameter of an outer function as one
+      constexpr int kCount = decltype(tiles)::value * kParts;  // to NVRTC, `tiles` is no constant within
       constexpr bool kCarries = decltype(carries)::value;
       cute::for_each(cute::make_int_sequence<kCount>{}, [&](auto number) {
         constexpr int kPart = number % kParts, kBefore = (number + kParts - 1) % kParts;
