@@ -124,7 +124,9 @@ def test_export_import_and_merge(run: Run, database: Database, tmp_path: Path) -
     Database(there).add(trial(0))
     assert run("db", "merge", there).out == "1 trial taken in, 5 here already\n"
     assert database.best(PROBLEM, H200) == trial(0)
-    file.write_text(file.read_text().replace("11.0", "NaN", 1))
+    text = file.read_text()
+    assert '"low":11.0' in text, text
+    file.write_text(text.replace('"low":11.0', '"low":NaN', 1))
     result = run("db", "import", file)
     assert result.code == 1 and "is no trial, and nothing of the file was taken in: JSON has no NaN" in result.err
     result = run("db", "merge", tmp_path / "none.db")
