@@ -163,6 +163,8 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
         try:
             kept.exchange(a, b, c, out, epilogue_inputs)
         except PyCutlassError:  # the first launch says better what does not fit, if it does not fit there either
+            kept = None
+        if kept is None:
             return self._first(a, b, c, out, stream, epilogue_inputs)
         kept.run(stream)
         kept.finish()

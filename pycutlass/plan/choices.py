@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -123,13 +124,12 @@ class Chosen(ABC, Generic[_Kernel]):
         most = range_of(extent)
         found = self._picked.get(most)
         if found is None:
-            try:
+            with suppress(ArgumentError):  # it may take no problem of that extent, perhaps for an alignment
                 found = self._pick(most)
                 self._require(found, extent)
-            except ArgumentError:  # which takes no problem of that extent, perhaps for an alignment
-                return self._pick(extent)
-            with self._lock:
-                found = self._picked.setdefault(most, found)
+                with self._lock:
+                    return self._picked.setdefault(most, found)
+            return self._pick(extent)
         return found
 
 

@@ -10,7 +10,9 @@ from pycutlass import _core
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError
 from pycutlass.operands.conv_operand import Extent
+from pycutlass.operands.convolutions import conv_tensor_of
 from pycutlass.operation import Conv2dOperation
+from pycutlass.operation.conv2d_support import port_operand_of
 from pycutlass.plan import picture
 from pycutlass.plan.added import Added, Addition, check_added_type, check_bias, told_apart
 from pycutlass.plan.base import Plan
@@ -32,7 +34,7 @@ from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.pixels import aligned, check_shape, checked_step, extent_of, new_pixels
 from pycutlass.plan.predicted import Ranked
-from pycutlass.plan.readings import device_of, element_of, given_scalars, place
+from pycutlass.plan.readings import check_port, device_of, element_of, given_scalars, named_inputs, place
 from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import Element
@@ -83,7 +85,8 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function, with or without its types.
     epilogue_inputs : mapping, optional
-        Tensors and scalars that it has beside C and D, by name: scalars are kept, tensors are given to `run` as well.
+        Tensors and scalars that it has beside C and D, by name: scalars are kept. Tensors are checked, and given to
+        `run` as well; a TensorSpec stands for one.
     out : tensor or TensorSpec, optional
         The result.
     out_dtype, accumulator_dtype : element type, optional
@@ -146,6 +149,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         self._added = addition.added
         self._choices = Conv2dChoices(self.kind, self._problem, self._device, self.source)
         self._choices.of(self._problem.N)  # which says what to change where there is no kernel
+        self._check_ports(named_inputs(given["epilogue_inputs"]))
         self._start()
 
     # What users ask of a plan
@@ -186,6 +190,18 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         return checked_conv(self, seed)
 
     # How it is done
+
+    def _check_ports(self, given: Mapping[str, Any]) -> None:
+        """Raise for tensors of the epilogue that do not fit, as a launch would; what is left out comes with `run`."""
+        epilogue, product = self.kind.epilogue, _core.implicit_gemm_problem_size(self.kind.direction, self._problem)
+        for port in epilogue.ports:
+            tensor = given.get(port.name)
+            if tensor is None:
+                continue
+            if port.form == "matrix":
+                conv_tensor_of(port_operand_of(port, self.operation, self._problem), view_of(port.name, tensor))
+            else:
+                check_port(port, tensor, (product.m(), product.n()), written=port in epilogue.outputs)
 
     @property
     def _extent(self) -> int:

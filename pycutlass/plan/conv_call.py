@@ -157,7 +157,7 @@ class Call:
                 **of_kernels,
             )
 
-        scalars = scalars_among(inputs)
+        scalars = scalars_among(of_kernels["epilogue"], inputs)
         if scalars is None:
             return make()
         seen = tuple(_seen(self._views.get(name)) for name in (*self._names, "c", "bias", "out"))

@@ -23,10 +23,12 @@ from pycutlass.plan.launches import Launch
 from pycutlass.plan.pick import Ranked, ranking, refused
 from pycutlass.plan.readings import (
     batches,
+    check_ports,
     checked_form,
     device_of,
     element_of,
     given_scalars,
+    named_inputs,
     packed_form,
     place,
     size_of,
@@ -60,7 +62,8 @@ class Gemm(Plan[Candidate, _Size]):
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function, with or without its types.
     epilogue_inputs : mapping, optional
-        Tensors and scalars that it has beside C and D, by name: scalars are kept, tensors are given to `run` as well.
+        Tensors and scalars that it has beside C and D, by name: scalars are kept. Tensors are checked, and given to
+        `run` as well; a TensorSpec stands for one.
     out : tensor or TensorSpec, optional
         The result, which says the layout that is written; by default packed rows.
     out_dtype, accumulator_dtype : element type, optional
@@ -124,6 +127,7 @@ class Gemm(Plan[Candidate, _Size]):
         self.kind: GemmKind = kind_of(*types, (of_a, of_b, addition.of_c, of_d), wanted)
         self._size, self._batch, self._device = size, batch, device_of(views)
         self._scalars = given_scalars(self.kind.epilogue, alpha, addition.beta, epilogue_inputs)
+        check_ports(self.kind.epilogue, self.kind.D, named_inputs(epilogue_inputs), size[:2], batch or 1)
         self._choices = Choices(self.kind, size[1:], batch, self._device, self.source)
         self._start()
 

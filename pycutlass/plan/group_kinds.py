@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.added import Added, Addition
 from pycutlass.plan.group import Group
@@ -13,10 +18,18 @@ from pycutlass.plan.group_parts import Part, element_of_all, form_of_all
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_types, columns_of, is_gated, kind_of
 from pycutlass.plan.options import check_gradients
-from pycutlass.plan.readings import device_of
+from pycutlass.plan.readings import check_port, device_of
 from pycutlass.spec import view_of
 
-__all__ = ["about_added", "addition_to", "check_gradients_of_group", "check_pairs", "device_of_group", "kind_of_group"]
+__all__ = [
+    "about_added",
+    "addition_to",
+    "check_gradients_of_group",
+    "check_listed_ports",
+    "check_pairs",
+    "device_of_group",
+    "kind_of_group",
+]
 
 _NO_PORTS: Mapping[str, Any] = MappingProxyType({})
 
@@ -80,6 +93,27 @@ def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind
         wanted = wanted.into(element)
         of_d = form_of_all(target, element.bits, group.used)
     return kind_of(*elements, (of_a, of_b, group.form_of_c(of_d), of_d), wanted, ("xs", "ws"))
+
+
+def check_listed_ports(kind: GemmKind, sizes: NDArray[np.int32], inputs: Mapping[str, Any]) -> None:
+    """Raise for lists of tensors of the epilogue that do not fit the problems of a group, as a launch would.
+
+    What is left out, None in a list too, and one tensor that holds those of all problems is looked at when the plan is
+    run.
+    """
+    for port in kind.epilogue.ports:
+        tensors, is_written = inputs.get(port.name), port in kind.epilogue.outputs
+        if not isinstance(tensors, list | tuple):
+            continue
+        if len(tensors) != len(sizes):
+            raise ArgumentError(
+                f"{port.name} in epilogue_inputs has {counted(len(tensors), 'tensor')}, and the group has "
+                f"{counted(len(sizes), 'problem')}: give a tensor for each"
+            )
+        for number, (m, n, _) in enumerate(sizes.tolist()):
+            if tensors[number] is not None and m and n:
+                of_one = replace(port.beside(kind.D), name=f"{port.name}[{number}]")
+                check_port(of_one, tensors[number], (m, n), written=is_written)
 
 
 def check_gradients_of_group(group: Group, target: Part | None, ports: Mapping[str, Any] = _NO_PORTS) -> None:

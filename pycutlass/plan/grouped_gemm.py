@@ -26,6 +26,7 @@ from pycutlass.plan.group_kinds import (
     about_added,
     addition_to,
     check_gradients_of_group,
+    check_listed_ports,
     check_pairs,
     device_of_group,
     kind_of_group,
@@ -75,7 +76,8 @@ class GroupedGemm(TunablePlan):
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function, with or without its types.
     epilogue_inputs : mapping, optional
-        Tensors and scalars that it has beside C and D, by name: scalars are kept, tensors are given to `run` as well.
+        Tensors and scalars that it has beside C and D, by name: scalars are kept. Lists of tensors are checked,
+        and all are given to `run` as well.
     out : optional
         The results, which say the layout that is written; by default packed rows.
     out_dtype, accumulator_dtype : element type, optional
@@ -154,6 +156,8 @@ class GroupedGemm(TunablePlan):
         self._choices = GroupChoices(self.kind, self._device, self.source)
         self._start()
         self._choices.of(self._working, self._axis, self._on_device)
+        if not self._on_device:
+            check_listed_ports(self.kind, self._sizes, named_inputs(inputs))
 
     def _start(self) -> None:
         """Make what a plan has for itself: it is neither pickled nor copied."""

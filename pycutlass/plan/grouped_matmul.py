@@ -19,7 +19,7 @@ from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of
 from pycutlass.plan.matmul import matmul
 from pycutlass.plan.offsets import Offsets
-from pycutlass.plan.options import KeptPlans, check_with_plan
+from pycutlass.plan.options import KeptPlans, check_with_plan, scalars_among
 from pycutlass.plan.readings import named_inputs
 from pycutlass.plan.shortcut import precision_of
 
@@ -182,13 +182,11 @@ def _plan_of(
         of_d = element_of_all(target), _forms(target, group.used)
     of_operands = group.elements(), group.forms(), of_added, of_d, device_of_group(group)
     key = (of_operands, wanted, alpha, addition.beta, tuple(inputs))
-    # What is no tensor with elements is a scalar, which a plan keeps.
-    with_scalars = any(not isinstance(value, list | tuple) and not shape_of(value) for value in inputs.values())
 
     def make() -> GroupedGemm:
         return GroupedGemm._of(group, target, wanted, alpha, addition, inputs)
 
-    return make() if with_scalars else _plans.get(key, make)
+    return make() if scalars_among(wanted.epilogue, inputs) != () else _plans.get(key, make)
 
 
 def _forms(part: Part, used: Any) -> tuple[Form | None, Form | None]:

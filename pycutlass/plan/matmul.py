@@ -13,7 +13,15 @@ from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, decisive
-from pycutlass.plan.options import OF_KERNELS, KeptPlans, bad_options, check_gradients, check_with_plan, scalars_among
+from pycutlass.plan.options import (
+    OF_KERNELS,
+    KeptPlans,
+    bad_options,
+    check_gradients,
+    check_with_plan,
+    scalars_among,
+    without_tensors,
+)
 from pycutlass.plan.readings import element_of, is_usual, named_inputs, needs_source
 from pycutlass.plan.scales import NO_SCALES, Scales
 from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, known, precision_of, products, seen
@@ -281,7 +289,7 @@ def _plan_of(
             alpha=alpha,
             beta=beta,
             epilogue=epilogue,
-            epilogue_inputs=inputs,
+            epilogue_inputs=without_tensors(epilogue, inputs),
             out=result.given,
             out_dtype=out_dtype,
             accumulator_dtype=accumulator_dtype,
@@ -289,7 +297,7 @@ def _plan_of(
             bias=bias,
         )
 
-    scalars = scalars_among(inputs)
+    scalars = scalars_among(epilogue, inputs)
     if scalars is None:
         return make()
     key = product.key, result.key, options, None if inputs is None else tuple(inputs), bias is not None, scalars

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
-from pycutlass.integers import shape_of
+from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.readings import is_same_scalar
 from pycutlass.tensor import TensorView
 
-__all__ = ["OF_KERNELS", "KeptPlans", "bad_options", "check_gradients", "check_with_plan", "scalars_among"]
+__all__ = [
+    "OF_KERNELS",
+    "KeptPlans",
+    "bad_options",
+    "check_gradients",
+    "check_with_plan",
+    "scalars_among",
+    "without_tensors",
+]
 
 _Kept = TypeVar("_Kept")
 #: Options of calls in one line that say which kernel is meant: a plan has its own.
@@ -65,17 +73,39 @@ def bad_options(who: str, error: Exception, options: Mapping[str, Any] = Mapping
     return ArgumentTypeError(f"the options of {who} must be numbers, types and epilogues: {shown(error)}")
 
 
-def scalars_among(inputs: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
-    """Return what tells the scalars among inputs of an epilogue apart, which a plan keeps: what is no tensor.
+def scalars_among(epilogue: Any, inputs: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
+    """Return what tells the scalars among inputs of an epilogue apart, which a plan keeps; it does not keep tensors.
 
-    None where one is no number of Python's, as in device memory: plans with such are for one call.
+    None where one is no number of Python's, as in device memory, whatever its shape: plans with such are for one call.
     """
-    if inputs is None:
+    if not inputs:
         return ()
-    scalars = tuple((name, value) for name, value in inputs.items() if not shape_of(value))
+    named = _scalar_names(epilogue)
+    scalars = tuple((name, value) for name, value in inputs.items() if name in named or not _is_tensor(value))
     if not all(type(value) is float or (type(value) is int and abs(value) < _EXACT) for _, value in scalars):
         return None
     return tuple((name, float(value).hex()) for name, value in scalars)  # digits tell zeros apart
+
+
+def without_tensors(epilogue: Any, inputs: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the inputs of an epilogue with None for tensors, which `run` is given in the shape that plans take."""
+    if inputs is None:
+        return None
+    named = _scalar_names(epilogue)
+    return {name: value if name in named or not _is_tensor(value) else None for name, value in inputs.items()}
+
+
+def _is_tensor(value: Any) -> bool:
+    """Return whether this is a tensor that has dimensions, or a list of tensors."""
+    return isinstance(value, list | tuple) or bool(shape_of(value))
+
+
+def _scalar_names(epilogue: Any) -> Collection[str]:
+    """Return the names of an epilogue's scalars, whether it has its types or not."""
+    graph, names = getattr(epilogue, "graph", None), attribute(epilogue, "scalar_names")
+    if graph is not None:
+        return [each.name for each in graph.of_form("scalar")]
+    return names if isinstance(names, tuple) else tuple(_USUAL)
 
 
 def check_gradients(views: Mapping[str, TensorView], what: str) -> None:

@@ -10,16 +10,21 @@ import numpy as np
 
 from pycutlass import device
 from pycutlass.calls import shown, suggestion
-from pycutlass.epilogue import Epilogue
+from pycutlass.epilogue import Epilogue, Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real
+from pycutlass.library import TensorDescription
+from pycutlass.operands.epilogue import port_operand, port_operand_of
 from pycutlass.plan.forms import Form, form_of
+from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import ELEMENTS, Element
 
 __all__ = [
     "about_c",
     "batches",
+    "check_port",
+    "check_ports",
     "checked_form",
     "device_of",
     "element_of",
@@ -210,6 +215,30 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
         elif not is_usual(value, usual):
             raise ArgumentError(f"{name}={shown(value)} has no effect: the epilogue {epilogue!r} lacks it")
     return scalars
+
+
+def check_ports(
+    epilogue: Epilogue, D: TensorDescription, given: Mapping[str, Any], size: tuple[int, int], batch: int = 1
+) -> None:
+    """Raise for tensors of an epilogue that do not fit a product of M x N, as a launch would.
+
+    What is left out is looked at when the plan is run.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Another shape, type or strides.
+    """
+    for port in epilogue.ports:
+        if (tensor := given.get(port.name)) is not None:
+            check_port(port.beside(D), tensor, size, batch, written=port in epilogue.outputs)
+
+
+def check_port(port: Port, tensor: Any, size: tuple[int, int], batch: int = 1, *, written: bool) -> None:
+    """Raise for one tensor of an epilogue as `check_ports` does."""
+    if port.form == "number" and real(tensor) is not None:  # about which a launch says more
+        port_operand(port, tensor, *size, batch, written=written)
+    port_operand_of(port, view_of(port.name, tensor), *size, batch, written=written)
 
 
 def device_of(views: Mapping[str, TensorView]) -> int | None:

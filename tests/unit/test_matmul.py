@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pycutlass
-from pycutlass import cutlass
+from pycutlass import Conv2d, Gemm, GroupedGemm, cutlass
 from pycutlass.epilogue import Scalar, Source
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.plan import matmul as module
@@ -290,6 +291,43 @@ def test_scalars_of_an_epilogue_are_those_of_the_call(kind: Any) -> None:
 @pycutlass.epilogue_function
 def times(accum: Any, factor: Scalar = 1.0) -> Any:
     return accum * factor
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A float32 in device memory, as a tensor of one element or of no dimensions."""
+
+    address: int
+    shape: tuple[int, ...]
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": self.shape, "typestr": "<f4", "data": (self.address, False), "version": 3, "strides": None}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)
+def test_scalars_in_device_memory_are_those_of_the_call(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that is kept for such tensors would go on with the first one."""
+    read: list[Any] = []
+
+    def note(plan: Any, *_tensors: Any, **_options: Any) -> None:
+        read.append(plan._scalars["factor"].address)
+
+    x, w = np.ones((1, 4, 4, 8), np.float16), np.ones((8, 3, 3, 8), np.float16)
+    calls: list[tuple[type, Any]] = [
+        (Gemm, lambda **given: pycutlass.matmul(A, B, **given)),
+        (Conv2d, lambda **given: pycutlass.conv2d(x, w, **given)),
+        (GroupedGemm, lambda **given: pycutlass.grouped_matmul([A], [B], **given)),
+    ]
+    for kind, call in calls:
+        read.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "_compute" if kind is GroupedGemm else "run_once", note)
+            for address in (0x1000, 0x2000, 0x1000):
+                call(epilogue=times, epilogue_inputs={"factor": OnDevice(address, shape)})
+        assert read == [0x1000, 0x2000, 0x1000], kind
 
 
 def test_a_plan_has_its_own_scalars() -> None:
