@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from pycutlass import _core
 from pycutlass.calls import shown
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.integers import attribute, real, shape_of
 from pycutlass.types import Element, computed
 from pycutlass.types import element as element_of
 
-__all__ = ["checked_scalar"]
+__all__ = ["checked_scalar", "frozen", "scalar_key"]
+
+_EXACT = 2**53  # below which float64 has all integers
 
 
 def checked_scalar(compute: Element, name: str, value: Any, readable: tuple[str, ...]) -> tuple[float, int, Any, int]:
     """Return value, device pointer (0 for a number), what keeps the pointer alive, and how many elements are there."""
     is_pointer = type(value).__name__ == "CUdeviceptr"
-    interface = hasattr(type(value), "__cuda_array_interface__")  # torch's raises where a tensor is not on a GPU
-    of_torch = attribute(value, "is_cuda")
-    on_device = is_pointer or (interface if of_torch is None else of_torch)
+    on_device = _is_on_device(value)
     if on_device and name not in readable:
         raise ArgumentTypeError(
             f"{name} must be a number: kernels read {' and '.join(readable) or 'no scalar'} alone from device memory, "
@@ -40,6 +42,35 @@ def checked_scalar(compute: Element, name: str, value: Any, readable: tuple[str,
             f"the largest number is {compute.limits[1]:g}.{_wider(compute, number)}"
         )
     return number, 0, None, 0
+
+
+def frozen(value: Any) -> Any:
+    """Return a scalar as whoever keeps it needs it: a number on the host as a float, which nobody can change.
+
+    Scalars in device memory, and what is no number at all, are returned as they are.
+    """
+    if value is None or type(value) in (int, float) or _is_on_device(value):
+        return value
+    if isinstance(value, np.ndarray) and value.shape:  # which NumPy may warn of
+        return value
+    try:
+        number = real(value)
+    except PyCutlassError:  # about which `checked_scalar` says more
+        return value
+    return value if number is None else number
+
+
+def scalar_key(value: Any) -> Any:
+    """Return what tells scalars apart that are `frozen`: 0.0 and -0.0 are equal and two scalars, as are 1 and 1+0j."""
+    is_number = type(value) is float or (type(value) is int and abs(value) < _EXACT)
+    return float(value).hex() if is_number else (type(value), value)
+
+
+def _is_on_device(value: Any) -> bool:
+    """Return whether a scalar is an address, or a tensor, in device memory."""
+    interface = hasattr(type(value), "__cuda_array_interface__")  # torch's raises where a tensor is not on a GPU
+    of_torch = attribute(value, "is_cuda")
+    return type(value).__name__ == "CUdeviceptr" or bool(interface if of_torch is None else of_torch)
 
 
 def _wider(compute: Element, number: float) -> str:

@@ -193,7 +193,9 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
 
     def _check_ports(self, given: Mapping[str, Any]) -> None:
         """Raise for tensors of the epilogue that do not fit, as a launch would; what is left out comes with `run`."""
-        epilogue, product = self.kind.epilogue, _core.implicit_gemm_problem_size(self.kind.direction, self._problem)
+        epilogue, extent = self.kind.epilogue, extents_of(self.kind.direction, self._problem)[2]
+        lines = 1 if self.kind.direction is _Operator.wgrad else 3  # of its axes, the others are columns
+        size = math.prod(extent[:lines]), math.prod(extent[lines:])
         for port in epilogue.ports:
             tensor = given.get(port.name)
             if tensor is None:
@@ -201,7 +203,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
             if port.form == "matrix":
                 conv_tensor_of(port_operand_of(port, self.operation, self._problem), view_of(port.name, tensor))
             else:
-                check_port(port, tensor, (product.m(), product.n()), written=port in epilogue.outputs)
+                check_port(port, tensor, size, written=port in epilogue.outputs)
 
     @property
     def _extent(self) -> int:

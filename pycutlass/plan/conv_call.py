@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from pycutlass import _core
+from pycutlass.epilogue.given_scalars import frozen, scalar_key
 from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported
 from pycutlass.operands.conv_operand import Extent
@@ -71,6 +72,7 @@ class Call:
         check_epilogue(options["epilogue"])
         self._kind, self._direction, self._geometry = kind, direction_of(kind), geometry_in(options)
         self._result_size, self._inputs = result_size, named_inputs(options["epilogue_inputs"]) or None
+        options = options | {name: frozen(options[name]) for name in ("alpha", "beta")}
         self._said, self._named, self._names = options, named, tuple(operands)
         given = {**operands, "c": c, "bias": bias, "out": options["out"]}
         views = {name: wrap(name, tensor) for name, tensor in given.items() if tensor is not None or name in operands}
@@ -162,7 +164,8 @@ class Call:
             return make()
         seen = tuple(_seen(self._views.get(name)) for name in (*self._names, "c", "bias", "out"))
         names = None if inputs is None else tuple(inputs)
-        key = (self._kind, seen, repr(problem), tuple(of_kernels.values()), names, scalars)
+        numbers = scalar_key(of_kernels["alpha"]), scalar_key(of_kernels["beta"])
+        key = (self._kind, seen, repr(problem), tuple(of_kernels.values()), numbers, names, scalars)
         return (_plans_of_scalars if scalars else _plans).get(key, make)
 
     def _multiplied(self, extent: Extent, stream: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pycutlass.calls import public, shown
+from pycutlass.epilogue.given_scalars import frozen, scalar_key
 from pycutlass.errors import ArgumentTypeError
 from pycutlass.integers import shape_of
 from pycutlass.plan.added import Addition
@@ -119,7 +120,7 @@ def grouped_matmul(
     check_epilogue(epilogue)
     if not isinstance(allow_copy, bool):
         raise ArgumentTypeError(f"allow_copy must be True or False, got {shown(allow_copy)}")
-    inputs = named_inputs(epilogue_inputs)
+    inputs, alpha, beta = named_inputs(epilogue_inputs), frozen(alpha), frozen(beta)
     if plan is not None:
         said = {"epilogue": epilogue, "out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
         check_with_plan(plan, GroupedGemm, said | {"precision": precision, "alpha": alpha, "beta": beta}, inputs)
@@ -181,7 +182,7 @@ def _plan_of(
     if target is not None:
         of_d = element_of_all(target), _forms(target, group.used)
     of_operands = group.elements(), group.forms(), of_added, of_d, device_of_group(group)
-    key = (of_operands, wanted, alpha, addition.beta, tuple(inputs))
+    key = (of_operands, wanted, alpha, addition.beta, scalar_key(alpha), scalar_key(addition.beta), tuple(inputs))
 
     def make() -> GroupedGemm:
         return GroupedGemm._of(group, target, wanted, alpha, addition, inputs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycutlass import _core, cutlass
 from pycutlass.calls import counted, public, unknown_keywords
+from pycutlass.epilogue.given_scalars import frozen, scalar_key
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
@@ -117,7 +118,7 @@ def matmul(
     """
     check_epilogue(epilogue)
     scaled = NO_SCALES if scales is None else Scales.of(scales)
-    alpha = scaled.times(alpha, epilogue)
+    alpha, beta = scaled.times(frozen(alpha), epilogue), frozen(beta)
     columns = columns_of(epilogue if plan is None else attribute(attribute(plan, "kind"), "epilogue"))
     flat = as_matrices(a, b, c, out, columns) if scales is None and plan is None and epilogue_inputs is None else None
     if flat is not None:  # a stack of matrices as one, as layers have it
@@ -139,7 +140,8 @@ def matmul(
         source = bias if c is None else c
         tensors = seen(a, b, source, out)
         try:
-            key = None if tensors is None else Seen(tensors, given, bias is not None, precision)
+            numbers = scalar_key(alpha), scalar_key(beta)
+            key = None if tensors is None else Seen(tensors, given, bias is not None, precision, numbers)
             shortcut = None if key is None else known(key)
         except Exception as error:  # scalars in device memory, or types of the user's own
             raise bad_options("matmul", error, dict(zip(OF_KERNELS, given, strict=True))) from error
@@ -300,5 +302,14 @@ def _plan_of(
     scalars = scalars_among(epilogue, inputs)
     if scalars is None:
         return make()
-    key = product.key, result.key, options, None if inputs is None else tuple(inputs), bias is not None, scalars
+    numbers = scalar_key(alpha), scalar_key(beta)
+    key = (
+        product.key,
+        result.key,
+        options,
+        numbers,
+        None if inputs is None else tuple(inputs),
+        bias is not None,
+        scalars,
+    )
     return (_plans_of_scalars if scalars else _plans).get(key, make)

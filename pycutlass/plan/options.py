@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from pycutlass.calls import shown
+from pycutlass.epilogue import Epilogue
+from pycutlass.epilogue.given_scalars import scalar_key
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
-from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.readings import is_same_scalar
 from pycutlass.tensor import TensorView
 
@@ -28,7 +29,6 @@ _Kept = TypeVar("_Kept")
 #: Options of calls in one line that say which kernel is meant: a plan has its own.
 OF_KERNELS = ("alpha", "beta", "epilogue", "out_dtype", "accumulator_dtype", "precision")
 _USUAL: Mapping[str, float] = MappingProxyType({"alpha": 1, "beta": 0})  # where an epilogue has none
-_EXACT = 2**53  # below which float64 has all integers
 
 
 class KeptPlans(Generic[_Kept]):
@@ -80,32 +80,25 @@ def scalars_among(epilogue: Any, inputs: Mapping[str, Any] | None) -> tuple[Any,
     """
     if not inputs:
         return ()
-    named = _scalar_names(epilogue)
-    scalars = tuple((name, value) for name, value in inputs.items() if name in named or not _is_tensor(value))
-    if not all(type(value) is float or (type(value) is int and abs(value) < _EXACT) for _, value in scalars):
+    scalars = {name: value for name, value in inputs.items() if not _is_tensor(epilogue, name)}
+    if not all(type(value) in (int, float) for value in scalars.values()):
         return None
-    return tuple((name, float(value).hex()) for name, value in scalars)  # digits tell zeros apart
+    return tuple((name, scalar_key(value)) for name, value in scalars.items())
 
 
 def without_tensors(epilogue: Any, inputs: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the inputs of an epilogue with None for tensors, which `run` is given in the shape that plans take."""
     if inputs is None:
         return None
-    named = _scalar_names(epilogue)
-    return {name: value if name in named or not _is_tensor(value) else None for name, value in inputs.items()}
+    return {name: None if _is_tensor(epilogue, name) else value for name, value in inputs.items()}
 
 
-def _is_tensor(value: Any) -> bool:
-    """Return whether this is a tensor that has dimensions, or a list of tensors."""
-    return isinstance(value, list | tuple) or bool(shape_of(value))
-
-
-def _scalar_names(epilogue: Any) -> Collection[str]:
-    """Return the names of an epilogue's scalars, whether it has its types or not."""
-    graph, names = getattr(epilogue, "graph", None), attribute(epilogue, "scalar_names")
+def _is_tensor(epilogue: Any, name: str) -> bool:
+    """Return whether an input of an epilogue, with its types or without, is a tensor: functors have scalars alone."""
+    graph = getattr(epilogue, "graph", None)
     if graph is not None:
-        return [each.name for each in graph.of_form("scalar")]
-    return names if isinstance(names, tuple) else tuple(_USUAL)
+        return all(each.name != name for each in graph.of_form("scalar"))
+    return isinstance(epilogue, Epilogue) and any(port.name == name for port in epilogue.ports)
 
 
 def check_gradients(views: Mapping[str, TensorView], what: str) -> None:

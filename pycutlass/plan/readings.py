@@ -11,6 +11,7 @@ import numpy as np
 from pycutlass import device
 from pycutlass.calls import shown, suggestion
 from pycutlass.epilogue import Epilogue, Port
+from pycutlass.epilogue.given_scalars import frozen
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real
 from pycutlass.library import TensorDescription
@@ -123,6 +124,7 @@ def is_usual(value: Any, number: float) -> bool:
 
 def is_same_scalar(value: Any, other: Any) -> bool:
     """Return whether two scalars are one object, or equal numbers on the host."""
+    value, other = frozen(value), frozen(other)
     numbers = int | float | np.integer | np.floating
     return value is other or (isinstance(value, numbers) and isinstance(other, numbers) and real(value) == real(other))
 
@@ -214,7 +216,7 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
                 scalars.setdefault(name, usual)
         elif not is_usual(value, usual):
             raise ArgumentError(f"{name}={shown(value)} has no effect: the epilogue {epilogue!r} lacks it")
-    return scalars
+    return {name: frozen(value) for name, value in scalars.items()}
 
 
 def check_ports(

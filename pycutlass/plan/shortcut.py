@@ -43,12 +43,15 @@ class Seen(NamedTuple):
         Whether C was given as a bias.
     precision : str or None
         How float32 is multiplied.
+    numbers : tuple
+        What tells values of alpha and beta apart that are equal, such as 0.0 and -0.0.
     """
 
     tensors: tuple[Any, ...]
     options: tuple[Any, ...]
     is_bias: bool
     precision: str | None
+    numbers: tuple[Any, ...]
 
 
 def precision_of(a: Any) -> str | None:

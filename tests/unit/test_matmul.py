@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -330,6 +331,72 @@ def test_scalars_in_device_memory_are_those_of_the_call(
         assert read == [0x1000, 0x2000, 0x1000], kind
 
 
+IMAGES, WEIGHTS = np.ones((1, 4, 4, 8), np.float32), np.ones((8, 1, 1, 8), np.float32)
+#: Products of eights in one line, of every kind; a convolution with rows beside others, which is no product.
+EIGHTS: dict[str, Any] = {
+    "matmul": lambda **given: pycutlass.matmul(IMAGES[0, 0], WEIGHTS[:, 0, 0].T, **given)[0, 0],
+    "batch": lambda **given: pycutlass.matmul(IMAGES[0], WEIGHTS[:, 0, 0].T, **given)[0, 0, 0],
+    "conv2d": lambda **given: pycutlass.conv2d(IMAGES, WEIGHTS, stride=2, **given)[0, 0, 0, 0],
+    "grouped_matmul": lambda **given: pycutlass.grouped_matmul([IMAGES[0, 0]], [WEIGHTS[:, 0, 0].T], **given)[0][0, 0],
+}
+
+
+@pytest.mark.parametrize("name", EIGHTS)
+def test_scalars_of_an_activation_are_those_of_the_call(name: str) -> None:
+    for slope in (0.5, 0.25):
+        for leaky_alpha in (torch.tensor([slope]), np.float32(slope), slope):
+            inputs = {"leaky_alpha": leaky_alpha}
+            assert EIGHTS[name](alpha=-1, epilogue=pycutlass.leaky_relu, epilogue_inputs=inputs) == -8 * slope
+
+
+@pytest.mark.parametrize("name", EIGHTS)
+def test_a_number_that_changes_is_read_at_each_call(name: str) -> None:
+    alpha, factor = torch.tensor(2.0), np.array(2.0)
+    for value in (2.0, 3.0):
+        alpha.fill_(value)
+        factor.fill(value)
+        assert EIGHTS[name](alpha=alpha) == 8 * value
+        assert EIGHTS[name](epilogue=times, epilogue_inputs={"factor": factor}) == 8 * value
+
+
+def test_a_plan_keeps_the_number_that_it_was_made_with() -> None:
+    alpha = torch.tensor(2.0)
+    matrices, groups = Gemm(A, B, alpha=alpha), GroupedGemm([A], [B], alpha=alpha)
+    images = Conv2d(IMAGES, WEIGHTS, alpha=alpha)
+    runs: list[tuple[Any, Callable[[int], Any]]] = [
+        (matrices, lambda rows: matrices.run(A[:rows], B)[0]),
+        (groups, lambda rows: groups.run([A[:rows]], [B])[0][0]),
+        (images, lambda count: images.run(np.concatenate([IMAGES] * count), WEIGHTS)[0]),
+    ]
+    for plan, run in runs:
+        alpha.fill_(2.0)
+        before = run(2)
+        alpha.fill_(5.0)
+        np.testing.assert_allclose(run(2), before, rtol=1e-5)
+        plan.reset_operands()
+        np.testing.assert_allclose(run(2), before, rtol=1e-5)
+        np.testing.assert_allclose(run(1), before, rtol=1e-5)
+
+
+@pycutlass.epilogue_function
+def divided(accum: Any, alpha: Scalar = 1.0) -> Any:
+    return accum / alpha
+
+
+@pytest.mark.parametrize("name", EIGHTS)
+def test_zeros_of_two_signs_are_two_scalars(name: str) -> None:
+    for alpha in (0.0, -0.0, 0.0):
+        assert np.signbit(EIGHTS[name](alpha=alpha)) == np.signbit(alpha)
+        assert EIGHTS[name](alpha=alpha, epilogue=divided) == np.copysign(np.inf, alpha)
+
+
+@pytest.mark.parametrize("name", EIGHTS)
+def test_what_is_no_real_number_is_refused_after_an_equal_one(name: str) -> None:
+    assert EIGHTS[name](alpha=2) == 16
+    with pytest.raises(ArgumentTypeError, match="alpha must be a number"):
+        EIGHTS[name](alpha=2 + 0j)
+
+
 def test_a_plan_has_its_own_scalars() -> None:
     plan = pycutlass.Gemm(A, B, epilogue=times, epilogue_inputs={"factor": 3.0})
     np.testing.assert_allclose(pycutlass.matmul(A, B, plan=plan), 3 * (A @ B), rtol=1e-5)
@@ -378,7 +445,7 @@ def test_scalars_that_are_left_out_are_those_of_the_function() -> None:
 
 def test_options_that_are_arrays_are_named() -> None:
     with pytest.raises(ArgumentTypeError, match=r"alpha of matmul must be a number.*: pass alpha\.item\(\)"):
-        pycutlass.matmul(A, B, alpha=np.array(2.0))
+        pycutlass.matmul(A, B, alpha=np.array([2.0]))
     with pytest.raises(ArgumentTypeError, match="precision of matmul must be"):
         pycutlass.matmul(A, B, precision=["tf32"])
 

@@ -71,7 +71,7 @@ def plan_of(region: Region, sizes: Mapping[str, int]) -> Gemm | Conv2d | Grouped
     scalars = {each.name: 1.0 for each in region.inputs if each.form == "scalar"}
     options: dict[str, Any] = {
         "epilogue": made.epilogue(tensors),
-        "epilogue_inputs": {**tensors, **scalars} or None,
+        "epilogue_inputs": {**dict.fromkeys(tensors), **scalars} or None,
         "out_dtype": made.output.dtype,
     }
     if problem.kind == "conv2d":
