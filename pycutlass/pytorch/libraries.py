@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from pycutlass.pytorch.handles import fused
 from pycutlass.pytorch.images import Geometry, new_images
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.partitions import Partition, RegionModule, check_partitioned
-from pycutlass.pytorch.regions.plans import checked_extents, gpu_of, is_here, plan_of, sizes_of
+from pycutlass.pytorch.regions.plans import checked_extents, gpu_of, is_here, plan_of, precision_for, sizes_of
 from pycutlass.pytorch.regions.region import Region
 from pycutlass.tuning.compiling import LocalCompiling
 from pycutlass.tuning.problems import problems_of
@@ -220,15 +221,23 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
 
 
 def plan_name(region: Region) -> str:
-    """Return by what name a library has the kernels of a region: equal ones have one name, and others another."""
+    """Return by what name a library has the kernels of a region: equal ones have one name, and others another.
+
+    How float32 is multiplied is a setting of torch's, and part of the name where it is not torch's default.
+    """
     problem = asdict(region.problem)
     # Its symbols are called otherwise in another process, and of its rows the library takes any number.
     problem.pop("ranges")
     for form in ("a", "d"):
         problem[form]["shape"] = tuple(each if isinstance(each, int) else "any" for each in problem[form]["shape"])
     inputs = [(each.name, each.form, each.dtype) for each in region.inputs]
-    text = json.dumps([problem, region.handle, inputs], sort_keys=True)
+    precision = _precision_of(region)
+    text = json.dumps([problem, region.handle, inputs, *([precision] if precision else [])], sort_keys=True)
     return f"{region.kind}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _precision_of(region: Region) -> str | None:
+    return precision_for(SimpleNamespace(dtype=getattr(torch, region.problem.a.dtype)), region.kind == "conv2d")
 
 
 def _check_extents(region: Region) -> None:
@@ -280,12 +289,14 @@ def _kernel_of(library: LoadedLibrary, region: Region) -> LibraryKernel:
     name = plan_name(region)
     if name not in library:
         raise ArgumentError(
-            f"{library.path.name} has no kernel for {region}: it was built of another model, for other sizes, or with "
-            f"other options. Build it again with pycutlass.pytorch.build: of a partition with dynamic=True, for any "
-            f"number of rows"
+            f"{library.path.name} has no kernel for {region}: it was built of another model, for other sizes, with "
+            f"other options, or with another setting of TF32 in torch. Build it again with pycutlass.pytorch.build: of "
+            f"a partition with dynamic=True, for any number of rows"
         )
     [plan] = [each for each in library.manifest["plans"] if each["name"] == name]
-    return LibraryKernel(library[name], {each["name"]: each["layout"] for each in plan["tensors"]})
+    return LibraryKernel(
+        library[name], {each["name"]: each["layout"] for each in plan["tensors"]}, _precision_of(region)
+    )
 
 
 def _with(kernel: LibraryKernel, given: GraphModule) -> GraphModule:
@@ -311,11 +322,13 @@ class LibraryKernel(nn.Module):
         Of the library.
     layouts : mapping
         How A and B lie, by the library's manifest: ``"rows"``, ``"columns"`` or ``"pixels"``.
+    precision : str, optional
+        How it multiplies float32. Where torch's setting is another at a call, the operator computes it.
     """
 
-    def __init__(self, plan: LoadedPlan, layouts: Mapping[str, str]) -> None:
+    def __init__(self, plan: LoadedPlan, layouts: Mapping[str, str], precision: str | None = None) -> None:
         super().__init__()
-        self.plan, self.layouts = plan, dict(layouts)
+        self.plan, self.layouts, self.precision = plan, dict(layouts), precision
 
     def forward(self, a: torch.Tensor, b: torch.Tensor, *rest: Any) -> list[torch.Tensor]:
         """Return what the operator returns: of tensors of a GPU by the library, and by the operator elsewhere."""
@@ -327,8 +340,9 @@ class LibraryKernel(nn.Module):
         return self._images(a, b, *rest) if is_images else self._matrices(a, b, *rest)
 
     def is_for(self, tensor: torch.Tensor) -> bool:
-        """Return whether the library's kernels run where a tensor is."""
-        return tensor.is_cuda
+        """Return whether the library's kernels run where a tensor is, and multiply as torch's settings say."""
+        is_images = self.layouts["a"] == "pixels"
+        return tensor.is_cuda and precision_for(tensor, is_images) == self.precision
 
     def _matrices(
         self, a: torch.Tensor, b: torch.Tensor, handle: str, tensors: list[torch.Tensor], scalars: Any = ()

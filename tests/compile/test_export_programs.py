@@ -89,6 +89,7 @@ def test_nvcc_and_cutlass_build_what_is_text(name, tmp_path, quick_host_sides):
     assert '"pycutlass/' not in (tmp_path / "out/kernels/kernel_0.cuh").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="CMake is not installed")
 def test_cmake_builds_it_as_well(tmp_path, quick_host_sides):
     pycutlass.export(PLANS["f32 with an activation"](), tmp_path / "out", format="cpp", target="sm_80")

@@ -20,16 +20,19 @@ RUNS = [*((path.name,) for path in sorted(EXAMPLES.glob("[0-9]*.py"))), ("03_ins
 #: tests/compile/test_hopper_classes.py of Hopper-native ones. Device compilers do so always, and `make thorough` in all
 #: examples.
 WITH_PLAIN_HEADERS = (("09_conv2d_fprop.py",),)
-#: Those that `make test` runs without compilers, since others have kernels of the same kinds; `make thorough` compiles
-#: them, and so do tests on a GPU.
+#: Those that `make test` runs without compilers, since others and tests/compile have such kernels; `make thorough`
+#: compiles them, and so do tests on a GPU.
 WITHOUT_COMPILERS = (
     "02_gemm_cupy.py",
+    "04_gemm_split_k_parallel.py",
     "05_gemm_batched_and_array.py",
     "06_gemm_grouped.py",
     "07_int8_interleaved.py",
     "08_activations_and_bias.py",
     "10_conv2d_backward.py",
     "11_conv2d_split_k.py",
+    "12_mixture_of_experts.py",
+    "13_hopper_gemms.py",
 )
 LATER = (*((name,) for name in WITHOUT_COMPILERS), ("03_inspect_kernel.py", "--hopper"))
 CUSTOMIZABLE = ("gemm.py", "gemm_grouped.py", "conv2d.py")
@@ -71,7 +74,12 @@ def on_the_host(monkeypatch, tmp_path):
     kernels = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(_core, "device_count", lambda: 0)
-    monkeypatch.setattr(compiler, "add_module", lambda operations: kernels.extend(each.emit() for each in operations))
+
+    def add_module(operations, target=None):
+        assert target in (None, "sm_90a")
+        kernels.extend(each.emit() for each in operations)
+
+    monkeypatch.setattr(compiler, "add_module", add_module)
 
     def run(script, *options):
         monkeypatch.setattr(sys, "argv", [script, *options])

@@ -1,7 +1,8 @@
-"""The code of a Markdown page, and running it: ``python pages.py PAGE [gpu]``.
+"""The code of a Markdown page, and running it: ``python pages.py PAGE [gpu | described]``.
 
 Blocks of one page share their names and run in order. ``python`` is run, ``pycon`` is run and compared with what it
-shows (``...`` stands for anything), and ``python gpu`` is run only where that is asked for.
+shows (``...`` stands for anything), and ``python gpu`` is run only where that is asked for. Where pages are
+``described`` alone, kernels are written and not compiled.
 """
 
 from __future__ import annotations
@@ -52,7 +53,20 @@ def show(page: Path, block: Block, names: dict[str, Any]) -> None:
         sys.exit(f"{page.name}: what the page shows is not what happens")
 
 
+def describe_only() -> None:
+    """Let `add_module` write the text of kernels, and compile none."""
+    from pycutlass import compiler
+
+    def write(operations: Any) -> None:
+        for each in operations:
+            each.emit()
+
+    compiler.add_module = write
+
+
 if __name__ == "__main__":
     # torch 2.11's own compiler uses torch.jit, which warns that it is deprecated.
     warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+    if sys.argv[2:] == ["described"]:
+        describe_only()
     run(Path(sys.argv[1]), gpu=sys.argv[2:] == ["gpu"])

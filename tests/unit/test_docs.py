@@ -24,6 +24,17 @@ from pycutlass.toolkit import without_memo
 KINDS = {"python", "python gpu", "pycon", "sh", "text"}
 GENERATED = {"docs/gpu-results.md"}  # by a tool, on a machine with a GPU
 COMPILES = re.compile(r"\b(add_module|pycutlass\.export|export_library|pytorch\.build)\(")
+#: Pages whose kernels `make test` does not compile, since examples and other pages have such: `make thorough` does, and
+#: so do tests on a GPU.
+DESCRIBED = {
+    "arguments-and-launching.md",
+    "convolution.md",
+    "epilogues.md",
+    "fusion.md",
+    "gemm-modes.md",
+    "grouped-gemm.md",
+    "torch.md",
+}
 COMMANDS = [
     pytest.param(line, id=f"{page.name}: {line}")
     for page in pages.PAGES
@@ -44,7 +55,8 @@ def kinds(page: Path) -> set[str]:
 def marked(page: Path) -> object:
     """A page that compiles a kernel is marked so."""
     compiles = any(COMPILES.search(block.text) for block in pages.blocks(page) if block.kind == "python")
-    return pytest.param(page, marks=[pytest.mark.compile] if compiles else [], id=page.name)
+    later = [pytest.mark.thorough] if page.name in DESCRIBED else []
+    return pytest.param(page, marks=[pytest.mark.compile, *later] if compiles else [], id=page.name)
 
 
 def run_page(page: Path, folder: Path, *options: str, **variables: str) -> None:
@@ -72,6 +84,13 @@ def test_page_on_the_host(page, tmp_path, request):
     compiles = request.node.get_closest_marker("compile")
     variables = request.getfixturevalue("quick_host_compiler") if compiles else {}
     run_page(page, tmp_path, CUDA_VISIBLE_DEVICES="", **variables)
+
+
+@pytest.mark.parametrize("name", sorted(DESCRIBED))
+def test_page_without_compilers(name, tmp_path):
+    [page] = [each for each in pages.PAGES if each.name == name]
+    assert pytest.mark.compile in marked(page).marks, "it compiles nothing"
+    run_page(page, tmp_path, "described", CUDA_VISIBLE_DEVICES="")
 
 
 @pytest.mark.gpu

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ import pycutlass.pytorch
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 from pycutlass.exports.library import described
 from pycutlass.pytorch import libraries
+from pycutlass.pytorch.regions.gain import planned_for
 from pycutlass.pytorch.regions.plans import gpu_of
 from pycutlass.tuning.problems import problems_of
 
@@ -141,6 +143,38 @@ def test_names_are_the_same_in_every_partition_and_differ_by_what_is_computed():
         nn.Sequential(nn.Linear(32, 32), nn.GELU()).half(), torch.ones(16, 32).half(), options={"min_gain": 0}
     )
     assert libraries.plan_name(gelu.regions[0]) not in names[0]
+
+
+@pytest.fixture
+def set_precision():
+    """What sets how torch multiplies float32, until the test ends."""
+    setting = torch.backends.cuda.matmul
+    before = setting.fp32_precision
+    yield lambda precision: setattr(setting, "fp32_precision", precision)
+    setting.fp32_precision = before
+
+
+def test_kernels_of_float32_are_those_of_torchs_setting(set_precision):
+    """A library of TF32 is none for float32, when it is loaded and at each call."""
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU()).eval()
+    [region] = pycutlass.pytorch.partition(model, torch.ones(16, 32), options={"sm": 80, "min_gain": 0}).regions
+    kernels, names = {}, []
+    for precision in ("ieee", "tf32"):
+        set_precision(precision)
+        kernels[precision] = libraries.LibraryKernel(None, {"a": "rows"}, libraries._precision_of(region))
+        names.append(libraries.plan_name(region))
+    assert names[0] != names[1]
+    on_gpu = SimpleNamespace(is_cuda=True, dtype=torch.float32)
+    assert kernels["tf32"].is_for(on_gpu) and not kernels["ieee"].is_for(on_gpu)
+    set_precision("ieee")
+    assert kernels["ieee"].is_for(on_gpu) and not kernels["tf32"].is_for(on_gpu)
+
+
+@pytest.mark.parametrize("order", [("sm_80", "sm_90a"), ("sm_90a", "sm_80")], ids=str)
+def test_gains_are_those_of_the_target_of_now(order, monkeypatch):
+    for target in order:
+        monkeypatch.setenv("PYCUTLASS_TARGET", target)
+        assert planned_for(None).compute_capability == {"sm_80": 80, "sm_90a": 90}[target]
 
 
 def test_a_loaded_model_runs_the_librarys_kernels(built, monkeypatch):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -77,18 +78,18 @@ class Gain:
         return 1.0 - self.fused / self.apart
 
 
-@lru_cache(maxsize=16)
 def planned_for(sm: int | None) -> Device:
     """Return the GPU for which gains are predicted: the usual one of a compute capability, or the one that is here."""
-    if sm is not None and is_here(sm):  # for which plans choose kernels, of the same prediction
-        return present_or_named()
-    if sm is not None:
-        known = [each for each in shipped() if each.capability <= sm]
-        return Device(0, "", sm, max(known, key=lambda each: each.capability).sm_count)
-    try:
-        return present_or_named()
-    except DeviceError:  # neither a GPU nor a target by name
-        return planned_for(_USUAL)
+    if sm is None or is_here(sm):  # for which plans choose kernels, of the same prediction
+        with suppress(DeviceError):  # neither a GPU nor a target by name
+            return present_or_named()
+    return _usual_of(_USUAL if sm is None else sm)
+
+
+@cache
+def _usual_of(sm: int) -> Device:
+    known = [each for each in shipped() if each.capability <= sm]
+    return Device(0, "", sm, max(known, key=lambda each: each.capability).sm_count)
 
 
 def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bool) -> Gain:

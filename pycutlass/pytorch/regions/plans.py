@@ -86,6 +86,11 @@ def plan_of(region: Region, sizes: Mapping[str, int]) -> Gemm | Conv2d | Grouped
     return Gemm(a, b, precision=precision_of(a), **options)
 
 
+def precision_for(a: Any, is_images: bool) -> str | None:
+    """Return how a region multiplies operands of the type of `a`, as torch's settings say: None but for float32."""
+    return precision_of_images(None, a) if is_images else precision_of(a)
+
+
 def compile_together(regions: Iterable[Region], sizes: Mapping[str, int]) -> None:
     """Compile what computes regions on the GPU that is here, all at once: their first calls would do it one by one.
 
