@@ -41,6 +41,10 @@ class EpilogueName(str):
         made.written = written
         return made
 
+    def __reduce__(self) -> tuple[type[EpilogueName], tuple[str, bool]]:
+        """Return what a copy is made from: exceptions hold names, and are pickled."""
+        return EpilogueName, (str(self), self.written)
+
 
 def is_target(name: str) -> bool:
     """Return whether operand `name` is written: D, one of a list of them, the destination of a reduction."""

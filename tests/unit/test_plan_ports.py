@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -47,8 +49,10 @@ WRONG = [
 
 @pytest.mark.parametrize(("inputs", "kind", "message"), WRONG, ids=[message[:24] for *_, message in WRONG])
 def test_what_does_not_fit_is_refused(inputs: dict[str, Any], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
+    with pytest.raises(kind, match=message) as error:
         gemm(**inputs)
+    for again in (copy.deepcopy(error.value), pickle.loads(pickle.dumps(error.value))):
+        assert type(again) is type(error.value) and str(again) == str(error.value)
 
 
 def test_what_fits_is_taken_and_not_kept() -> None:
