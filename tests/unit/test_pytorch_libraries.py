@@ -171,7 +171,7 @@ def test_kernels_of_float32_are_those_of_torchs_setting(set_precision):
 
 
 @pytest.mark.parametrize("order", [("sm_80", "sm_90a"), ("sm_90a", "sm_80")], ids=str)
-def test_gains_are_those_of_the_target_of_now(order, monkeypatch):
+def test_gains_are_those_of_the_current_target(order, monkeypatch):
     for target in order:
         monkeypatch.setenv("PYCUTLASS_TARGET", target)
         assert planned_for(None).compute_capability == {"sm_80": 80, "sm_90a": 90}[target]
