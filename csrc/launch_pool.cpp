@@ -50,7 +50,9 @@ uint32_t LaunchTensors::given() const {
 }
 
 bool is_followed_now(py::handle tensor) {
-  if (!TorchImpl(tensor).has_autograd() || !TorchReader::known().requires_grad(tensor)) return false;
+  if (!TorchImpl(tensor).has_autograd()) return false;
+  if (TorchReader::known().has_tangent(tensor)) return true;  // which no_grad does not turn off
+  if (!TorchReader::known().requires_grad(tensor)) return false;
   py::object const is_enabled = imported("torch", "is_grad_enabled");
   return !is_enabled || is_enabled().ptr() != Py_False;
 }

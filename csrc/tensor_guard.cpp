@@ -177,8 +177,9 @@ void TensorGuard::increment_version_by_python() const {
   py::module_::import("torch.autograd.graph").attr("increment_version")(tensor_);
 }
 
-bool TensorGuard::requires_grad(py::handle tensor) const {
-  return readable_ ? TorchReader::known().requires_grad(tensor) : tensor.attr("requires_grad").cast<bool>();
+bool TensorGuard::is_differentiated(py::handle tensor) const {
+  if (!readable_) return tensor.attr("requires_grad").cast<bool>() || has_tangent_by_python(tensor);
+  return TorchReader::known().requires_grad(tensor) || TorchReader::known().has_tangent(tensor);
 }
 
 bool TensorGuard::is_inference(py::handle tensor) const {

@@ -22,7 +22,7 @@ class TensorGuard {
   void watch(pybind11::handle tensor, bool written);
   /// Whether a tensor of the type of the present one may take its place: not where launches would write to what
   /// autograd follows.
-  bool allows(pybind11::handle tensor) const { return !written_ || !requires_grad(tensor); }
+  bool allows(pybind11::handle tensor) const { return !written_ || !is_differentiated(tensor); }
   /// Watches a tensor that is allowed in place of the present one.
   void exchange(pybind11::handle tensor);
   /// Whether a tensor of the same extents and data type can be watched without asking Python: it is of the same kind,
@@ -47,7 +47,7 @@ class TensorGuard {
     base_ = 0;
   }
   /// Whether autograd follows what is done with a tensor of the type of the present one.
-  bool is_followed(pybind11::handle tensor) const { return requires_grad(tensor); }
+  bool is_followed(pybind11::handle tensor) const { return is_differentiated(tensor); }
   void clear() { *this = TensorGuard(); }
 
   bool unmoved() const { return plainly_unmoved() || (!direct_ && unmoved_by_python()); }
@@ -80,7 +80,7 @@ class TensorGuard {
   }
   void watch_base(pybind11::handle tensor);
   void increment_version_by_python() const;
-  bool requires_grad(pybind11::handle tensor) const;
+  bool is_differentiated(pybind11::handle tensor) const;
   bool is_inference(pybind11::handle tensor) const;
 
   // What `unmoved` looks at comes first, and of a matrix it takes two lines of the cache: a group has hundreds of

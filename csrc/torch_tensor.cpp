@@ -21,6 +21,8 @@ TorchReader::TorchReader() {
               find(dtype_, "aoti_torch_get_dtype") && find(device_type_, "aoti_torch_get_device_type") &&
               find(device_index_, "aoti_torch_get_device_index");
   find(requires_grad_, "_ZNK3c1010TensorImpl13requires_gradEv");
+  find(tangent_, "_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE");
+  undefined_ = dlsym(library, "_ZN3c1019UndefinedTensorImpl10_singletonE");
   find(is_inference_, "_ZN2at6native12is_inferenceERKNS_6TensorE");
   find(is_view_, "_ZNK2at10TensorBase7is_viewEv");
   find(base_, "_ZNK2at10TensorBase5_baseEv");
@@ -49,6 +51,17 @@ bool TorchReader::requires_grad(py::handle tensor) const {
   if (TorchImpl::found() && !TorchImpl(tensor).has_autograd()) return false;
   if (!requires_grad_) return tensor.attr("requires_grad").cast<bool>();
   return requires_grad_(reinterpret_cast<void const*>(TorchImpl(tensor).address()));
+}
+
+bool TorchReader::has_tangent(py::handle tensor) const {
+  if (TorchImpl::found() && !TorchImpl(tensor).has_autograd()) return false;
+  if (!tangent_ || !undefined_) return has_tangent_by_python(tensor);
+  auto const* const impl = reinterpret_cast<void const*>(TorchImpl(tensor).address());
+  return *tangent_(impl, 0, TorchImpl::handle_of(tensor)) != undefined_;  // torch has one level, 0
+}
+
+bool has_tangent_by_python(py::handle tensor) {
+  return py::module_::import("pycutlass.tensor.tangents").attr("has_tangent")(tensor).cast<bool>();
 }
 
 uintptr_t TorchReader::base_of(py::handle tensor) const {

@@ -35,6 +35,8 @@ class TorchReader {
 
   /// Whether autograd follows what is done with the tensor.
   bool requires_grad(pybind11::handle tensor) const;
+  /// Whether the tensor has a tangent: torch differentiates in forward mode what is computed from it.
+  bool has_tangent(pybind11::handle tensor) const;
   /// The address of the implementation of what the tensor is a view of; 0 where it is none.
   uintptr_t base_of(pybind11::handle tensor) const;
   /// Whether the tensor was made in inference mode, and so has no version.
@@ -61,10 +63,15 @@ class TorchReader {
   Getter<int32_t> dtype_ = nullptr, device_type_ = nullptr, device_index_ = nullptr;
   // Functions of C++ that take one reference to an object; null where this torch has none of that name.
   bool (*requires_grad_)(void const* impl) = nullptr;
+  void* const* (*tangent_)(void const* impl, uint64_t level, void const* tensor) = nullptr;
+  void const* undefined_ = nullptr;  // the implementation of a tensor that is none
   bool (*is_inference_)(void const* tensor) = nullptr;
   bool (*is_view_)(void const* tensor) = nullptr;
   void const* (*base_)(void const* tensor) = nullptr;  // a pointer to a tensor, too
   void (*bump_version_)(void const* tensor) = nullptr;
 };
+
+/// Whether a tensor has a tangent, where it cannot be read: torch is asked through Python.
+bool has_tangent_by_python(pybind11::handle tensor);
 
 }  // namespace pycutlass

@@ -16,6 +16,7 @@ from pycutlass.calls import public
 from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.imported import imported
 from pycutlass.kernel import PreparedReduction, prepared_on
 from pycutlass.launch import DeviceLaunch
 from pycutlass.launch.reduction import ReductionProblem
@@ -370,7 +371,8 @@ def _plain(size: Any, partitions: Any) -> tuple[int, int, int] | None:
     """Return partitions, rows and columns where these are plainly integers."""
     if type(size) is ReductionProblemSize:
         return (size.partitions, size.rows, size.columns) if type(partitions) is int and partitions == 1 else None
-    if type(size) not in (list, tuple, _core.MatrixCoord) or len(size) != 2:  # a class of its own may raise anything
+    known = (tuple, list, _core.MatrixCoord, imported("torch", "Size"))  # a class of the user's own may raise anything
+    if type(size) not in known or len(size) != 2:
         return None
     found = (partitions, *size)
     return found if all(type(each) is int for each in found) else None

@@ -14,7 +14,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.operands.operand import Matrix
 from pycutlass.remedies import EpilogueName, converted, is_target, laid_out, typed
-from pycutlass.tensor import TensorView
+from pycutlass.tensor import TensorView, has_tangent
 
 __all__ = [
     "LARGEST_EXTENT",
@@ -112,6 +112,11 @@ def check_alike(name: str, matrices: Sequence[Matrix]) -> None:
 def check_writable(target: Matrix) -> None:
     """Raise ArgumentError where the result must not be written: to a read-only array, or to what autograd follows."""
     name = target.name
+    if target.view.has_tangent:
+        raise ArgumentError(
+            f"operand {name} has a tangent, of torch's forward mode, which would be that of what it held before: pass "
+            f"torch.autograd.forward_ad.unpack_dual({name}).primal, which has the same memory, or another tensor"
+        )
     if target.view.requires_grad:
         raise ArgumentError(
             f"operand {name} requires grad, and a launch is nothing that autograd could follow: the gradient of what "
@@ -125,23 +130,29 @@ def check_writable(target: Matrix) -> None:
 
 
 def say_without_gradient(given: Mapping[str, Any]) -> None:
-    """Say that D has no gradient where an operand asks for one."""
+    """Say that D has no gradient where an operand asks for one, and no tangent where one has a tangent."""
     if "torch" not in sys.modules:  # the usual way is one step
         return
     grad_is_enabled = imported("torch", "is_grad_enabled")
-    if not callable(grad_is_enabled) or not grad_is_enabled():
-        return
+    asks = callable(grad_is_enabled) and grad_is_enabled()
     for name in ("A", "B", "C"):
         tensors: Any = given.get(name)
         for number, tensor in enumerate(tensors if type(tensors) in (list, tuple) else (tensors,)):
-            if attribute(tensor, "requires_grad") is True:
-                label = name if tensor is tensors else f"{name}[{number}]"
-                say_once(
-                    f"operand {label} requires a gradient, and D has none: autograd does not see what kernels do. "
-                    f"Pass {label}.detach(), work under torch.no_grad(), or write a torch.autograd.Function around it.",
-                    cause="no gradient",
-                )
-                return
+            label = name if tensor is tensors else f"{name}[{number}]"
+            if asks and attribute(tensor, "requires_grad") is True:
+                what = "requires a gradient, and D has none"
+                remedy = f"{label}.detach(), work under torch.no_grad()"
+            elif has_tangent(tensor):
+                what = "has a tangent, of torch's forward mode, and D has none"
+                remedy = f"torch.autograd.forward_ad.unpack_dual({label}).primal"
+            else:
+                continue
+            say_once(
+                f"operand {label} {what}: autograd does not see what kernels do. Pass {remedy}, or write a "
+                f"torch.autograd.Function around it.",
+                cause="no gradient",
+            )
+            return
 
 
 def check_dtype(

@@ -124,7 +124,7 @@ def check_gradients_of_group(group: Group, target: Part | None, ports: Mapping[s
         is_list = isinstance(given, list | tuple)
         tensors = {f"{name}[{number}]": each for number, each in enumerate(given)} if is_list else {name: given}
         views = {label: view_of(label, each) for label, each in tensors.items()}
-        asking += [(label, view) for label, view in views.items() if view.requires_grad][:1]
+        asking += [(label, view) for label, view in views.items() if view.requires_grad or view.has_tangent][:1]
     check_gradients(dict(asking), "product")
 
 

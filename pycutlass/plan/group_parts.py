@@ -83,7 +83,7 @@ class Part(ABC):
 
     def requiring_grad(self) -> list[tuple[str, TensorView]]:
         """Return those that autograd of torch follows."""
-        return [(name, view) for name, view in self.named_views() if view.requires_grad]
+        return [(name, view) for name, view in self.named_views() if view.requires_grad or view.has_tangent]
 
     @property
     def last_extents(self) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 from pycutlass import _core
 from pycutlass.plan.launches import PlanLaunch
 from pycutlass.plan.measured import generation
-from pycutlass.tensor import TensorView
+from pycutlass.tensor import TensorView, has_tangent
 
 __all__ = ["KeptLaunches", "ResultForm"]
 
@@ -118,7 +118,7 @@ def _key_of(a: Any, b: Any, c: Any, *ports: Any) -> tuple[Any, ...] | None:
     """
     try:
         shapes = a.shape, b.shape, None if c is None else c.shape
-        if any(getattr(each, "requires_grad", False) for each in (a, b, c, *ports)):
+        if any(getattr(each, "requires_grad", False) or has_tangent(each) for each in (a, b, c, *ports)):
             return None
     except Exception:  # of whatever it is; the first launch says so
         return None

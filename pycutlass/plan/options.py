@@ -102,7 +102,13 @@ def _is_tensor(epilogue: Any, name: str) -> bool:
 
 
 def check_gradients(views: Mapping[str, TensorView], what: str) -> None:
-    """Refuse tensors whose gradients would be lost."""
+    """Refuse tensors whose gradients, or tangents, would be lost."""
+    dual = [name for name, view in views.items() if view.has_tangent]
+    if dual:
+        raise ArgumentError(
+            f"{dual[0]} has a tangent, of torch's forward mode, and the {what} has no derivative in that mode: pass "
+            f"torch.autograd.forward_ad.unpack_dual({dual[0]}).primal, or take gradients with backward()"
+        )
     asking = [name for name, view in views.items() if view.requires_grad]
     is_enabled = imported("torch", "is_grad_enabled")
     if asking and callable(is_enabled) and is_enabled():

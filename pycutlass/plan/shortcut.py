@@ -19,7 +19,7 @@ from pycutlass.plan.forms import Columns, maker_of, new_tensor
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.launches import Launch, scalars_of
 from pycutlass.plan.measured import generation
-from pycutlass.tensor import TensorView, wrap
+from pycutlass.tensor import TensorView, has_tangent, wrap
 
 __all__ = ["Seen", "Shortcut", "as_matrices", "known", "precision_of", "products", "seen"]
 
@@ -81,7 +81,7 @@ def seen(*tensors: Any) -> tuple[Any, ...] | None:
             return None
         if is_array:
             found.append((each.shape, each.strides, each.dtype, each.ctypes.data & _ACCESS))
-        elif not each.requires_grad:
+        elif not each.requires_grad and not has_tangent(each):
             try:
                 found.append((each.shape, each.stride(), each.dtype, each.device, each.data_ptr() & _ACCESS))
             except RuntimeError:  # a sparse one, or one that torch traces

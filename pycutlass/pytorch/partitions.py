@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import counted, public, shown
@@ -24,6 +25,7 @@ from pycutlass.pytorch.regions.partitioner import found_in
 from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.region import Region
 from pycutlass.pytorch.regions.writing import Written
+from pycutlass.tensor import has_tangent
 
 __all__ = ["Partition", "RegionModule", "check_partitioned", "partition", "report"]
 
@@ -34,7 +36,7 @@ _one_at_a_time = threading.RLock()  # torch.export, and what it knows of extents
 
 
 class RegionModule(nn.Module):
-    """A region of a model, computed by one operator; by torch's own for gradients, and under a new autocast.
+    """A region of a model, computed by one operator; by torch's own for gradients, and under another autocast.
 
     Parameters
     ----------
@@ -55,7 +57,7 @@ class RegionModule(nn.Module):
             for node, value in zip(known, values, strict=True)
         ]
         self.device_type = next(value.device.type for value in values if isinstance(value, torch.Tensor))
-        self.was_cast = self._is_cast()
+        self.captured_under = self._autocast_type()
 
     def forward(self, *inputs: Any) -> Any:
         """Return the region's results.
@@ -65,10 +67,12 @@ class RegionModule(nn.Module):
         ArgumentError
             A tensor of another type than it had when the model was partitioned, which the kernel is for.
         """
-        asks = torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs)
-        if asks or (self._is_cast() and not self.was_cast):  # casts of its capture are in the graph
+        plain = self._why_plain(inputs)
+        if plain:
             if not torch.compiler.is_compiling():  # which follows no log
-                _say_plain(self.region.name, asks)
+                reason, remedy = plain
+                what = f"{self.region.name} runs as it was in the model, as all regions do where {reason}"
+                say_once(f"{what}: {remedy}", cause=reason)
             return self.plain(*inputs)
         for known, given in zip(self.types, inputs, strict=True):
             if known is not None and given.dtype is not known[1]:
@@ -79,23 +83,33 @@ class RegionModule(nn.Module):
                 )
         return self.fused(*inputs)
 
-    def _is_cast(self) -> bool:
-        """Return whether autocast is on; there are devices, such as meta, without one."""
-        return torch.amp.is_autocast_available(self.device_type) and torch.is_autocast_enabled(self.device_type)
+    def _why_plain(self, inputs: tuple[Any, ...]) -> tuple[str, str] | None:
+        """Return why these inputs are not for the kernel, and what to do about it; None if they are for it."""
+        if torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in inputs):
+            return (
+                "an input or a parameter requires a gradient",
+                "call the partition under torch.no_grad(), or train by torch.compile(model, backend='pycutlass')",
+            )
+        if not torch.compiler.is_compiling() and forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
+            return "an input has a tangent", "kernels have no derivative in forward mode"
+        now, known = self._autocast_type(), self.captured_under
+        if now in (None, known):  # casts of the capture are in the graph
+            return None
+        was = "off" if known is None else f"to {known}"
+        return (
+            f"autocast is to {now}, and was {was} when the model was partitioned",
+            "partition it under that autocast",
+        )
+
+    def _autocast_type(self) -> torch.dtype | None:
+        """Return the type of the autocast that is on, None without one: devices such as meta have none."""
+        if not torch.amp.is_autocast_available(self.device_type) or not torch.is_autocast_enabled(self.device_type):
+            return None
+        return torch.get_autocast_dtype(self.device_type)
 
     def extra_repr(self) -> str:
         """Return what is computed."""
         return str(self.region)
-
-
-def _say_plain(name: str, asks: bool) -> None:
-    """Write into the log, once, that regions run without their kernels, and what to do about it."""
-    if asks:
-        reason = "an input or a parameter requires a gradient"
-        remedy = "call the partition under torch.no_grad(), or train by torch.compile(model, backend='pycutlass')"
-    else:
-        reason, remedy = "autocast is on, and was off when the model was partitioned", "partition it under autocast"
-    say_once(f"{name} runs as it was in the model, as all regions do where {reason}: {remedy}", cause=reason)
 
 
 @public
@@ -237,8 +251,8 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     Notes
     -----
     Values inside of a region are not rounded to the types that tensors between torch's operators would have, but to
-    those that the model converts to. Where a gradient is asked for, regions run as they were in the model; and under an
-    autocast that was off when the model was partitioned. Partition a model under the autocast that it is to have.
+    those that the model converts to. Where a gradient is asked for, regions run as they were in the model; and under
+    another autocast than that of the capture. Partition a model under the autocast that it is to have.
 
     With `dynamic`, copies of the model are called with 0 and 1 elements of the example along axes that change, since
     ``torch.export`` takes these for 2 or more. Such inputs are refused later if the graph computes something else, or

@@ -18,6 +18,7 @@ from pycutlass.imported import imported, is_of
 from pycutlass.integers import as_int, several, shape_of
 from pycutlass.remedies import converted, copied, empty, typed
 from pycutlass.tensor.capsule import CUDA, read_capsule
+from pycutlass.tensor.tangents import has_tangent
 from pycutlass.tensor.view import TensorView
 
 __all__ = ["NoViewError", "look_at", "wrap"]
@@ -147,8 +148,19 @@ def _is_fake(tensor: Any) -> bool:
     return is_of(tensor, "torch._subclasses.fake_tensor", "FakeTensor")
 
 
+def _is_of_transform(tensor: Any) -> bool:
+    """Whether this stands for a tensor inside of vmap, grad, jvp or functionalize of torch.func."""
+    is_wrapped = imported("torch._C", "_functorch", "is_functorch_wrapped_tensor")
+    return callable(is_wrapped) and bool(is_wrapped(tensor))
+
+
 def _from_torch(name: str, tensor: Any) -> TensorView:
     own = "torch", tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    if _is_of_transform(tensor):
+        raise ArgumentTypeError(
+            f"operand {name} is a tensor inside of a transform of torch.func, which has no memory of its own. Of vmap, "
+            f"call an operator of torch.ops.pycutlass instead; take gradients with backward() of these operators"
+        )
     if tensor.layout is not imported("torch", "strided"):
         rule = f"operand {name} must be a dense tensor, got layout {tensor.layout}"
         raise NoViewError(name, rule, *own, f"{name}.to_dense()")
@@ -185,9 +197,8 @@ def _from_torch(name: str, tensor: Any) -> TensorView:
             f"operand {name} has shape {shape} and strides {strides}, and its storage holds {held} bytes of the "
             f"{elements * tensor.element_size()} up to its end: it was freed or resized below the tensor"
         )
-    return TensorView(
-        pointer, dtype_name, shape, strides, ordinal, "torch", tensor, requires_grad=bool(tensor.requires_grad)
-    )
+    followed = {"requires_grad": bool(tensor.requires_grad), "has_tangent": has_tangent(tensor)}
+    return TensorView(pointer, dtype_name, shape, strides, ordinal, "torch", tensor, **followed)
 
 
 def _is_numpy(tensor: Any) -> bool:

@@ -34,6 +34,8 @@ class TensorView:
         False for a read-only array.
     requires_grad : bool
         Whether autograd of torch follows what is done with it.
+    has_tangent : bool
+        Whether torch differentiates it in forward mode.
     """
 
     pointer: int
@@ -45,6 +47,7 @@ class TensorView:
     owner: Any
     writable: bool = True
     requires_grad: bool = False
+    has_tangent: bool = False
 
     def host_array(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return host memory as an array of `shape` with `strides` in elements, without a copy."""

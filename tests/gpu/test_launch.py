@@ -231,8 +231,9 @@ def test_scalars_in_device_memory(name: str) -> None:
     operation.run(arguments)  # no new arguments: the kernel reads them when it runs
     arguments.sync()
     assert_matches(operation, A, B, None, D, -2.0, 0.0)
-    with pytest.raises(ArgumentError, match="alpha on the device must be one element"):
-        operation.epilogue_type(torch.ones(2, device="cuda", dtype=dtype), 0.0)
+    two = operation.epilogue_type(torch.ones(2, device="cuda", dtype=dtype), 0.0)
+    with pytest.raises(ArgumentError, match="alpha on the device has 2 elements, and must have one"):
+        pycutlass.GemmArguments(operation, (M, N, K), A, B, C, D, output_op=two)
 
 
 def test_threads() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import pycutlass
+from pycutlass.errors import ArgumentError
 
 torch = pytest.importorskip("torch")
 
@@ -138,3 +139,26 @@ def test_a_plan_is_replayed_after_it_has_gone() -> None:
         torch.cuda.synchronize()
         exact = a.double() @ b.double()
         torch.testing.assert_close(out.double(), exact, rtol=5e-3, atol=5e-3 * 8192**0.5)
+
+
+# torch's decompositions for dual tensors are scripted.
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_no_kept_launch_loses_a_tangent() -> None:
+    """Of views as well, of which autograd has noted something anyway."""
+    from torch.autograd import forward_ad
+
+    a, w, d = (torch.randn(64, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+    plan = pycutlass.Gemm(a, w.T)
+    for compute in (lambda a: pycutlass.matmul(a, w.T, out=d), lambda a: plan.run(a, w.T, out=d)):
+        for _ in range(4):
+            compute(a)
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(a, torch.ones_like(a))
+            for each in (dual, dual.T.T):
+                d.fill_(float("nan"))
+                with pytest.raises(ArgumentError, match="a has a tangent"):
+                    compute(each)
+                assert bool(d.isnan().all())
+            compute(forward_ad.unpack_dual(dual).primal)
+        compute(a)
+        torch.testing.assert_close(d, a @ w.T, rtol=2e-2, atol=2e-2)

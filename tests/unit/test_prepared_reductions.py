@@ -57,6 +57,8 @@ def test_they_are_launched_and_updated() -> None:
     program = """
 sums, D, arguments = here()
 assert at_once() and arguments.problem_size == (M, N) and arguments.partitions == 2 and arguments.bias is None
+made(ends, D.shape, 2, sums[2].ptr_D, D)  # a torch.Size
+assert at_once()
 try:
     ends.run(arguments)
 except pycutlass.errors.ArgumentError as error:

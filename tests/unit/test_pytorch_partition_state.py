@@ -12,6 +12,7 @@ import pytest
 import torch
 from partition_models import compared
 from torch import nn
+from torch.autograd import forward_ad
 
 from pycutlass import errors
 from pycutlass.errors import ArgumentError
@@ -65,7 +66,9 @@ def test_regions_that_run_as_they_were_are_said_once(said: Any) -> None:
         made(x)
         made(x)
     [line] = [line for line in said() if "autocast" in line]
-    assert line.endswith("partition it under autocast")
+    assert line.endswith(
+        "autocast is to torch.bfloat16, and was off when the model was partitioned: partition it under that autocast"
+    )
 
 
 def gradients(made: nn.Module, own: nn.Module, x: Tensor) -> list[Any]:
@@ -115,6 +118,33 @@ def test_autocast_is_that_of_the_capture() -> None:
     assert apart(x).dtype is torch.float32 and inside(x).dtype is torch.bfloat16
     inside.pycutlass_0.plain = None  # which is not called outside, where the casts are in the graph
     assert inside(x).dtype is torch.bfloat16
+
+
+def test_another_autocast_than_that_of_the_capture_is_followed() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval().requires_grad_(False), some(4, 8)
+    model, x = model.float(), x.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = partition(model, x, options=ALL)
+        assert made(x).dtype is torch.bfloat16
+    with torch.autocast("cpu", dtype=torch.float16):
+        got, expected = made(x), model(x)
+    assert got.dtype is expected.dtype is torch.float16
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
+# torch's decompositions for dual tensors are scripted.
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_tangents_are_those_of_the_model() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()).double().eval().requires_grad_(False), some(4, 8)
+    made = partition(model, x, options=ALL)
+    made(x)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        got, expected = (forward_ad.unpack_dual(each(dual)) for each in (made, model))
+        assert got.tangent is not None
+        for one, other in zip(got, expected, strict=True):
+            torch.testing.assert_close(one, other)
+    compared(model, made, x)
 
 
 def test_devices_without_autocast() -> None:
