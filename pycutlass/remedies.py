@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 __all__ = [
+    "MARKERS",
     "EpilogueName",
     "alignment_of",
     "converted",
@@ -21,6 +22,9 @@ __all__ = [
     "typed",
 ]
 
+#: What users call the forms of parameters.
+MARKERS = {"row": "Row", "column": "Column", "matrix": "Tensor", "number": "PerBatch", "source": "Source"}
+
 
 class EpilogueName(str):
     """The name of a tensor of an epilogue, which its author chose: its letters say nothing, unlike those of operands.
@@ -31,19 +35,30 @@ class EpilogueName(str):
         Of the tensor.
     written : bool
         Whether kernels write it.
+    form : str
+        The form of its port.
+    tiles : int
+        How many tiles across, or down, have results in it, each of them a vector; 0 where these are not apart.
     """
 
     written: bool
+    form: str
+    tiles: int
 
-    def __new__(cls, name: str, written: bool) -> EpilogueName:
-        """Return the name, which knows whether the tensor is written."""
+    def __new__(cls, name: str, written: bool, form: str = "matrix", tiles: int = 0) -> EpilogueName:
+        """Return the name, which knows what the tensor is."""
         made = super().__new__(cls, name)
-        made.written = written
+        made.written, made.form, made.tiles = written, form, tiles
         return made
 
-    def __reduce__(self) -> tuple[type[EpilogueName], tuple[str, bool]]:
+    def __reduce__(self) -> tuple[type[EpilogueName], tuple[str, bool, str, int]]:
         """Return what a copy is made from: exceptions hold names, and are pickled."""
-        return EpilogueName, (str(self), self.written)
+        return EpilogueName, (str(self), self.written, self.form, self.tiles)
+
+    @property
+    def marker(self) -> str:
+        """The annotation of the parameter that it is given for."""
+        return MARKERS.get(self.form, "Tensor")
 
 
 def is_target(name: str) -> bool:
@@ -96,11 +111,9 @@ def _described(name: str, given: str | None) -> str:
     """Return how the functor of an epilogue function takes operand `name` in the type that it has; "" for others."""
     if not isinstance(name, EpilogueName) or given not in ("float16", "bfloat16", "float32", "float64"):
         return ""
-    name = name.partition("[")[0]
-    return (
-        f"declare its type: in the function, in parentheses behind the annotation of {name}, as in "
-        f"Row(cutlass.{given}), or when that is given its types, {name}=cutlass.{given}"
-    )
+    called = name.partition("[")[0]
+    when = f"when the function is given its types, {called}=cutlass.{given}"
+    return f"declare its type: in the function, {called}: {name.marker}(cutlass.{given}), or {when}"
 
 
 def typed(library: str, dtype: str) -> str:

@@ -186,7 +186,7 @@ class GemmGroupedArguments(Arguments):
                 return items_of(given, sys.maxsize - 1)
             if isinstance(given, tuple) or self._most_tiles is not None:
                 return given
-            taken = taken_apart(ports[name], given)
+            taken = taken_apart(ports[name], given, written=ports[name] in functor.outputs)
             return given if taken is None else taken
 
         return {name: apart(name, given) for name, given in given_ports(functor, epilogue).items()}

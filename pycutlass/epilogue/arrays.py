@@ -13,13 +13,11 @@ from pycutlass import _core
 from pycutlass.epilogue.graph import Input
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real
+from pycutlass.remedies import MARKERS
 
 __all__ = ["numbers", "placed"]
 
 Array = NDArray[Any]
-
-#: What users call the forms of parameters.
-_CALLED = {"row": "Row", "column": "Column", "matrix": "Tensor", "number": "PerBatch", "source": "Source"}
 
 
 def numbers(name: str, given: Any, *, widens: bool = True) -> Array:
@@ -151,5 +149,5 @@ def _remedy(parameter: Input, given: Array, accumulator: tuple[int, ...]) -> str
         return f". For a single number write {name}: Scalar"
     for other in ("row", "column", "matrix", "number"):
         if other != form and _placed(replace(parameter, form=other), given, accumulator) is not None:
-            return f". For an array of that shape write {name}: {_CALLED[other]}"
+            return f". For an array of that shape write {name}: {MARKERS[other]}"
     return ""

@@ -194,8 +194,8 @@ def _of_flags(name: str, view: TensorView, wanted: str) -> str:
     port = name.partition("[")[0]
     cast = f"{name}.{'to' if view.library == 'torch' else 'astype'}({of_floats})"
     return (
-        f"Declare the type, in the function as in {port}: Tensor(cutlass.uint8), or when that is given its types, "
-        f"{port}=cutlass.uint8, and pass {name}.view({of_bytes}), which has the same memory; or pass {cast}"
+        f"Declare the type, in the function as in {port}: {name.marker}(cutlass.uint8), or when that is given its "
+        f"types, {port}=cutlass.uint8, and pass {name}.view({of_bytes}), which has the same memory; or pass {cast}"
     )
 
 

@@ -28,13 +28,15 @@ from pycutlass.operands import (
     vector,
     vector_of,
 )
+from pycutlass.operands.checks import OtherTypeError, check_dtype
 from pycutlass.operands.pointers import PointerArray, PointerTable, address_table
-from pycutlass.remedies import EpilogueName
-from pycutlass.spec import TensorSpec
+from pycutlass.remedies import EpilogueName, empty
+from pycutlass.spec import TensorSpec, view_of
 from pycutlass.tensor import TensorView
 
 __all__ = [
     "check_sums",
+    "check_type_of_all",
     "for_batches",
     "given_ports",
     "listed_port",
@@ -91,7 +93,7 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     ArgumentError, ArgumentTypeError, AlignmentError
         It is missing, does not fit, or is written, and a batch would write to one place more than once.
     """
-    name = EpilogueName(port.name, written)
+    name = EpilogueName(port.name, written, port.form)
     if tensor is None:
         of_a_list = port.name.endswith("]")
         how = "the list has None there" if of_a_list else f"give epilogue={{{port.name!r}: ...}}"
@@ -118,7 +120,8 @@ def port_operand_of(port: Port, view: TensorView, rows: int, columns: int, batch
 def _made(
     port: Port, given: Any, rows: int, columns: int, batch: int, written: bool, makers: tuple[Any, Any, Any]
 ) -> Matrix:
-    name, description, line = EpilogueName(port.name, written), port.description, _line(port, rows, columns)
+    description, line = port.description, _line(port, rows, columns)
+    name = EpilogueName(port.name, written, port.form, _tiles(port, rows, columns))
     of_nothing, of_matrices, of_vectors = makers
     columns = port.columns(columns)
     if port.form == "top_k":  # a matrix of its own
@@ -148,16 +151,22 @@ def _line(port: Port, rows: int, columns: int) -> tuple[int, int]:
 
     A product has `rows` x `columns`, as D has unless the epilogue combines pairs of columns.
     """
-    columns = port.columns(columns)
+    tiles, columns = _tiles(port, rows, columns), port.columns(columns)
     return {
         "row": (1, columns),
         "column": (rows, 1),
         "number": (1, 1),
         "scalar": (1, 1),
-        "row_tiles": (rows * -(-columns // max(port.tile, 1)), 1),
-        "column_tiles": (1, columns * -(-rows // max(port.tile, 1))),
+        "row_tiles": (rows * tiles, 1),
+        "column_tiles": (1, columns * tiles),
         "top_k": (rows, port.selected),
     }.get(port.form, (rows, columns))
+
+
+def _tiles(port: Port, rows: int, columns: int) -> int:
+    """Return how many tiles have a result of their own in each line; 0 where results of tiles are not apart."""
+    along = {"row_tiles": port.columns(columns), "column_tiles": rows}.get(port.form, 0)
+    return -(-along // max(port.tile, 1))
 
 
 def listed_port(
@@ -173,7 +182,7 @@ def listed_port(
     if tensors is None:
         return port_operand(port, None, rows, columns, batch, written=written)
     if not isinstance(tensors, list | tuple):
-        taken = taken_apart(port, tensors)
+        taken = taken_apart(port, tensors, written=written)
         if taken is None or len(taken) != batch:
             _, line = _line(port, rows, columns)
             ld = 0 if not port.is_matrix else rows if port.is_by_columns else line
@@ -188,17 +197,44 @@ def listed_port(
     return PointerArray(port.name, port.description, matrices)
 
 
-def taken_apart(port: Port, tensor: Any) -> tuple[Any, ...] | None:
-    """Return the tensors of all problems that one holds along its first dimension; None where it holds no such."""
+def taken_apart(port: Port, tensor: Any, *, written: bool) -> tuple[Any, ...] | None:
+    """Return the tensors of all problems that one holds along its first dimension; None where it holds no such.
+
+    Raises
+    ------
+    ArgumentTypeError
+        As `check_type_of_all` does.
+    """
     shape = shape_of(tensor) or ()
     if not hasattr(tensor, "__getitem__"):  # as objects with __dlpack__ may lack
         return None
     if port.form != "number":
-        return items_of(tensor, sys.maxsize - 1) if len(shape) == (3 if port.is_matrix else 2) else None
+        if len(shape) != (3 if port.is_matrix else 2):
+            return None
+        check_type_of_all(port, tensor, written=written)
+        return items_of(tensor, sys.maxsize - 1)
     if not shape or math.prod(shape[1:]) != 1 or "int64" in str(attribute(tensor, "dtype")):  # a table of addresses
         return None
+    check_type_of_all(port, tensor, written=written)
     # Elements of (problems,) would be numbers, and no tensors.
     return items_of((tensor[number : number + 1] for number in range(shape[0])), sys.maxsize - 1)
+
+
+def check_type_of_all(port: Port, tensor: Any, *, written: bool) -> None:
+    """Raise ArgumentTypeError where one tensor of all problems has another element type than the epilogue's.
+
+    Its parts would be refused by names such as ``bias[0]``, which whoever gave one tensor would not know what to make
+    of.
+    """
+    wanted = port.type.dtype_name
+    if str(attribute(tensor, "dtype")).rpartition(".")[2] == wanted:  # the usual way is one step
+        return
+    name, row_major = EpilogueName(port.name, written, port.form), port.description.is_row_major
+    view = view_of(name, tensor)
+    try:
+        check_dtype(name, port.description, view, empty(name, view.library, view.shape or (), wanted, row_major))
+    except OtherTypeError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def for_batches(tensor: Any, port: Port, rows: int, columns: int, batch: int, listed: bool) -> Any:

@@ -11,8 +11,8 @@ from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, P
 from pycutlass.library import TensorDescription
 from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.operand import Matrix
+from pycutlass.operands.vector_refusals import column, vector
 from pycutlass.remedies import (
-    EpilogueName,
     alignment_of,
     copied,
     empty,
@@ -300,45 +300,14 @@ def _batch_overlap(operand: Matrix) -> str:
     extent = (operand.lines - 1) * operand.ld + operand.line
     remedy = f"Pass a {operand.name} of its own memory for each"
     if is_target(operand.name):
-        row_major = operand.description.is_row_major
-        remedy = laid_out(operand.name, operand.view.library, _extents(operand), row_major)
+        row_major, shape = operand.description.is_row_major, _extents(operand)
+        if operand.ld == 0:  # a vector of each matrix
+            row_major, shape = True, (operand.batch, operand.line)
+        remedy = laid_out(operand.name, operand.view.library, shape, row_major)
     return (
         f"the matrices of operand {operand.name} overlap each other: they are {operand.batch_stride} elements apart "
         f"and {extent} long. {remedy[0].upper()}{remedy[1:]}."
     )
-
-
-def _column(operand: Matrix) -> str:
-    name, of_function = operand.name, isinstance(operand.name, EpilogueName)
-    for_rows = "annotate the parameter as a Column"
-    if not of_function:
-        for_rows = spread(name, operand.view.library, operand.rows, operand.columns, True)
-    return (
-        f"{'operand' if of_function else 'a bias'} {name}{'' if of_function else ' of RowMajor'} is a row of "
-        f"{operand.line} elements that stands for all rows; got shape {_shape(operand)}, a column, which is as long. "
-        f"Pass {name}.reshape(-1) if it is that row; for one element for each row, {for_rows}."
-    )
-
-
-def _vector(operand: Matrix) -> str:
-    or_many = f", or ({operand.batch}, {operand.line})" if operand.batch > 1 else ""
-    must = f"be a contiguous vector of {operand.line} elements{or_many}"
-    if operand.batch > 1 and is_target(operand.name):  # each matrix has results of its own
-        must = f"have shape ({operand.batch}, {operand.line}), contiguous"
-    what = "operand" if isinstance(operand.name, EpilogueName) else "a bias"
-    if operand.rows == operand.columns == 1:
-        count = f"have {operand.batch} elements, one for each matrix of the batch, or" if operand.batch > 1 else "be of"
-        return f"{what} {operand.name} must {count} one element; got shape {_shape(operand)}"
-    shape, code = _shape(operand), ""
-    if tuple(n for n in shape if n > 1) in ((operand.line,), (operand.batch, operand.line)):
-        code = "" if is_target(operand.name) else copied(operand.name, operand.view.library, 1, True)
-    elif math.prod(shape) == operand.line and _strides(operand) == tuple(
-        math.prod(shape[axis + 1 :]) for axis in range(len(shape))
-    ):
-        code = f"{operand.name}.reshape(-1)"  # of the pixels of a convolution
-    remedy = f". Pass {code}." if code else ""
-    got = f"got shape {_shape(operand)} with strides {_strides(operand)}"
-    return f"{what} {operand.name} must {must}, {operand.bias_direction}; {got}{remedy}"
 
 
 def _line_alignment(operand: Matrix) -> MisalignedError:
@@ -417,8 +386,8 @@ SENTENCES: dict[str, Callable[[Matrix], str | PyCutlassError]] = {
     "ld limit": _large_ld,
     "batch reversed": _batch_reversed,
     "batch overlap": _batch_overlap,
-    "column": _column,
-    "vector": _vector,
+    "column": column,
+    "vector": vector,
     "line alignment": _line_alignment,
     "ld alignment": _ld_alignment,
     "batch alignment": _batch_alignment,

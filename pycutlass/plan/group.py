@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass.calls import counted
-from pycutlass.epilogue import Port
+from pycutlass.epilogue import Epilogue, Port
 from pycutlass.errors import ArgumentError
-from pycutlass.integers import items_of, shape_of
+from pycutlass.integers import as_int, attribute, items_of, shape_of
+from pycutlass.operands.epilogue import check_type_of_all
 from pycutlass.operands.epilogue import taken_apart as port_taken_apart
 from pycutlass.plan.forms import Columns, Form
 from pycutlass.plan.group_parts import (
@@ -77,7 +78,7 @@ class Group:
 
     def __init__(self, xs: Any, ws: Any, offsets: Offsets | None = None, cs: Any = None, bias: Any = None) -> None:
         dimensions = _dimensions("xs", xs), _dimensions("ws", ws)
-        self.offsets, self.axis = offsets, _divided_axis(dimensions, offsets)
+        self.offsets, self.axis = offsets, _divided_axis(dimensions, offsets, cs)
         along = _AXES[self.axis]
         self.A, self.B = self._part("xs", xs, along[0]), self._part("ws", ws, along[1])
         if len(self.A) != len(self.B):
@@ -215,35 +216,51 @@ class Group:
 
     # Tensors of the epilogue
 
-    def ports(self, ports: Sequence[Port], given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    def ports(self, epilogue: Epilogue, given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
         """Return the tensors that an epilogue has beside C and D: a list of each, with one for each problem."""
-        return {port.name: self._port(port, given[port.name]) for port in ports if port.name in given}
+        ports, written = [port for port in epilogue.ports if port.name in given], epilogue.outputs
+        return {port.name: self._port(port, given[port.name], port in written) for port in ports}
 
-    def _port(self, port: Port, given: Any) -> Sequence[Any]:
+    def _port(self, port: Port, given: Any, written: bool) -> Sequence[Any]:
+        got = ""
         if isinstance(given, list | tuple):
             found: Sequence[Any] | None = items_of(given, sys.maxsize - 1)
+            got = f"a list of {counted(len(found or ()), 'tensor')}"
         else:
-            found = self._divided_port(port, given)
+            found = self._divided_port(port, given, written)
             if found is None:
-                found = port_taken_apart(port, given)
-        if found is None:
-            raise ArgumentError(
-                f"{port.name}, a {port.form} of the epilogue, must be a list with one tensor for each of "
-                f"{counted(len(self), 'problem')}, or one tensor that holds them; got shape {shape_of(given)}"
-            )
-        if len(found) != len(self):
-            raise ArgumentError(
-                f"{port.name} is of {counted(len(found), 'problem')}, and xs of {len(self)}: give one tensor for each"
-            )
-        return found
+                found = port_taken_apart(port, given, written=written)
+            if found is not None:
+                got = f"shape {shape_of(given)}, which is of {counted(len(found), 'problem')}"
+        if found is not None and len(found) == len(self):
+            return found
+        axis, total = self._divided_axis(port), self.axis_total
+        or_divided = "" if axis is None else f", or one with {total} {('rows', 'columns')[axis]}, which offs divides"
+        if axis is not None and not port.is_matrix:
+            or_divided = f", or one of shape ({total},), which offs divides"
+        of_numbers = f", of shape ({len(self)},)" if port.form == "number" else ""
+        is_one = found is None and len(shape_of(given) or ()) == (2 if port.is_matrix else 1)
+        shared = f". For one that all share, pass [{port.name}] * {len(self)}" if is_one and not written else ""
+        raise ArgumentError(
+            f"{port.name}, a {port.form} of the epilogue, must be a list with one tensor for each of "
+            f"{counted(len(self), 'problem')}, or one tensor that holds them{of_numbers}{or_divided}; got "
+            f"{got or f'shape {shape_of(given)}'}{shared}"
+        )
 
-    def _divided_port(self, port: Port, given: Any) -> Sequence[Any] | None:
-        """Return the parts of a tensor that is divided as D is; None of any other."""
+    def _divided_axis(self, port: Port) -> int | None:
+        """Return the axis along which a tensor of the epilogue may be divided as D is; None where it may not."""
         along = {"matrix": (0, 1), "top_k": (0, None), "column": (0, None), "row": (None, 0)}.get(port.form)
-        axis = None if along is None or self.axis not in (0, 1) else along[self.axis]
-        shape = shape_of(given) or ()
-        if axis is None or self.offsets is None or len(shape) != (2 if port.is_matrix else 1):
+        return None if along is None or self.offsets is None or self.axis not in (0, 1) else along[self.axis]
+
+    def _divided_port(self, port: Port, given: Any, written: bool) -> Sequence[Any] | None:
+        """Return the parts of a tensor that is divided as D is; None of any other."""
+        axis, shape = self._divided_axis(port), shape_of(given) or ()
+        if axis is None or self.offsets is None:
             return None
+        is_column = port.form == "column" and shape == (self.axis_total, 1)  # which one product takes as well
+        if len(shape) != (2 if port.is_matrix else 1) and not is_column:
+            return None
+        check_type_of_all(port, given, written=written)
         view = view_of(port.name, given)
         lengths = self.offsets.lengths(port.name, shape[axis])
         return divided(sliceable(port.name, given, view), view, axis, lengths)
@@ -350,9 +367,14 @@ def _taken(part: Part, bits: int, used: NDArray[np.bool_]) -> Part:
     return part if has_form else part.packed(bits)
 
 
-def _divided_axis(dimensions: tuple[int, int], offsets: Offsets | None) -> int | None:
+def _divided_axis(dimensions: tuple[int, int], offsets: Offsets | None, cs: Any) -> int | None:
     """Return which of M, N and K offsets divide."""
     axis = _DIVIDED.get(dimensions)
+    if axis is not None and offsets is None and _are_ends(cs):
+        raise ArgumentError(
+            f"{'xs' if dimensions[0] == 2 else 'ws'} is one matrix, and offs, which divides it, is missing; cs, the "
+            f"third parameter, is of integers, as offs are: pass them by name, offs=..."
+        )
     if axis is not None and offsets is None:
         raise ArgumentError(
             f"{'xs' if dimensions[0] == 2 else 'ws'} is one matrix, and offs, which divides it, is missing: {_FORMS}. "
@@ -361,6 +383,13 @@ def _divided_axis(dimensions: tuple[int, int], offsets: Offsets | None) -> int |
     if axis is None and offsets is not None:
         raise ArgumentError(f"offs is given, and there is no matrix that it divides: leave it out. {_FORMS}")
     return axis
+
+
+def _are_ends(cs: Any) -> bool:
+    """Return whether what is given as C has the form that offsets have, which no C has."""
+    if isinstance(cs, list | tuple):
+        return len(cs) > 0 and all(as_int(each) is not None for each in cs)
+    return len(shape_of(cs) or ()) == 1 and "int" in str(attribute(cs, "dtype"))
 
 
 def _dimensions(name: str, given: Any) -> int:

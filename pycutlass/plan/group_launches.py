@@ -55,7 +55,7 @@ class Problems:
         self.are_lists = (
             whole and not epilogue.ports and all(type(each) in (Listed, NoneType) for each in parts.values())
         )
-        self.ports = {name: of_these(each) for name, each in group.ports(epilogue.ports, ports).items()}
+        self.ports = {name: of_these(each) for name, each in group.ports(epilogue, ports).items()}
 
 
 class GroupLaunch:

@@ -183,8 +183,6 @@ def test_a_type_is_declared_behind_the_annotation_that_is_there() -> None:
     functor = pycutlass.epilogue_function(_by_column)(f16, 8, cutlass.float32)
     operation = pycutlass.GemmOperationUniversal(**parts("f16") | {"epilogue_functor": functor})
     A, D = np.ones((8, 8), np.float16), np.ones((8, 8), np.float16)
-    said = (
-        r"in parentheses behind the annotation of left, as in Row\(cutlass.float64\), or when .*, left=cutlass.float64"
-    )
+    said = r"in the function, left: Column\(cutlass.float64\), or when .*, left=cutlass.float64"
     with pytest.raises(ArgumentTypeError, match=said):
         pycutlass.GemmArguments(operation, (8, 8, 8), A, A.T, None, D, epilogue={"left": np.ones(8), "bias": D.copy()})

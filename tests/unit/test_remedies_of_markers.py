@@ -1,0 +1,150 @@
+"""What a message says of a parameter's annotation is the parameter's own, and is followed to the letter."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pycutlass
+from pycutlass import cutlass
+from pycutlass.epilogue import Column, PerBatch, Row, Tensor
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+
+pytestmark = pytest.mark.usefixtures("without_gpu")
+
+M, N, K = 8, 16, 8
+A, B = np.ones((M, K), np.float16), np.ones((K, N), np.float16)
+MARKERS = {"Row": (Row, (N,)), "Column": (Column, (M,)), "Tensor": (Tensor, (M, N)), "PerBatch": (PerBatch, (1,))}
+
+
+def times(marker: Any) -> Any:
+    """Return a function that multiplies by a parameter, which is annotated so."""
+
+    def function(accum: Any, x: Any) -> Any:
+        return accum * x
+
+    function.__annotations__["x"] = marker
+    return pycutlass.epilogue_function(function)
+
+
+def said(call: Any) -> str:
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as refused:
+        call()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", MARKERS)
+def test_the_type_is_declared_behind_the_parameter_s_own_annotation(name: str) -> None:
+    marker, shape = MARKERS[name]
+    x = np.full(shape, 3, np.float32)
+    text = said(lambda: pycutlass.matmul(A, B, epilogue=times(marker), epilogue_inputs={"x": x}))
+    code = re.search(
+        r"in the function, x: (\w+\(cutlass\.float32\)), or when the function is given its types, (x=\S+)\.", text
+    )
+    assert code, text
+    names = {"cutlass": cutlass, **{each: of for each, (of, _) in MARKERS.items()}}
+    got = pycutlass.matmul(A, B, epilogue=times(eval(code[1], names)), epilogue_inputs={"x": x})
+    np.testing.assert_array_equal(got, np.full((M, N), 3 * K))
+    functor = times(marker)(cutlass.float16, 8, **eval(f"dict({code[2]})", names))
+    got = pycutlass.matmul(A, B, epilogue=functor, epilogue_inputs={"x": x})
+    np.testing.assert_array_equal(got, np.full((M, N), 3 * K))
+
+
+@pytest.mark.parametrize("name", MARKERS)
+def test_flags_are_declared_behind_the_parameter_s_own_annotation(name: str) -> None:
+    marker, shape = MARKERS[name]
+    x = np.ones(shape, bool)
+    text = said(lambda: pycutlass.matmul(A, B, epilogue=times(marker), epilogue_inputs={"x": x}))
+    code = re.search(r"in the function as in x: (\w+\(cutlass\.uint8\)), or .*, and pass (x\.view\(np\.uint8\))", text)
+    assert code, text
+    names = {"cutlass": cutlass, "np": np, "x": x, **{each: of for each, (of, _) in MARKERS.items()}}
+    inputs = {"x": eval(code[2], names)}
+    got = pycutlass.matmul(A, B, epilogue=times(eval(code[1], names)), epilogue_inputs=inputs)
+    np.testing.assert_array_equal(got, np.full((M, N), K))
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("name", ["Row", "PerBatch", "Tensor"])
+def test_one_tensor_of_all_problems_has_its_own_name(name: str, library: str) -> None:
+    """Where one tensor was given, x[0] is none that anyone has."""
+    marker, (*shape,) = MARKERS[name]
+    whole: Any = np.full((2,) if name == "PerBatch" else (2, *shape), 3, np.float32)
+    given: Any = whole if library == "numpy" else torch.from_numpy(whole)
+
+    def run(x: Any, epilogue: Any) -> Any:
+        return pycutlass.grouped_matmul([A, A], [B, B], epilogue=epilogue, epilogue_inputs={"x": x})
+
+    text = said(lambda: run(given, times(marker)))
+    assert text.startswith("operand x must be float16"), text
+    code = re.search(r"Pass (x\..*\)), which rounds its values, or .* in the function, x: (\S+), or", text)
+    assert code, text
+    names = {
+        "cutlass": cutlass,
+        "np": np,
+        "torch": torch,
+        "x": given,
+        **{each: of for each, (of, _) in MARKERS.items()},
+    }
+    for got in (run(eval(code[1], names), times(marker)), run(given, times(eval(code[2], names)))):
+        for each in got:
+            np.testing.assert_array_equal(each, np.full((M, N), 3 * K))
+    listed = said(lambda: run([given[:1] if name == "PerBatch" else given[0]] * 2, times(marker)))
+    assert listed.startswith("operand x[0] must be float16"), listed
+
+
+def test_numbers_of_a_group_of_another_shape() -> None:
+    def run(x: Any) -> Any:
+        return pycutlass.grouped_matmul([A] * 3, [B] * 3, epilogue=times(PerBatch), epilogue_inputs={"x": x})
+
+    numbers = np.array([1, 2, 3], np.float16)
+    for x in (numbers[:2], numbers.reshape(1, 3)):
+        text = said(lambda x=x: run(x))
+        wanted = re.search(r"one tensor that holds them, of shape (\(3,\)); got shape", text)
+        assert wanted, text
+        got = run(numbers.reshape(eval(wanted[1])))
+        assert [each[0, 0] for each in got] == [K, 2 * K, 3 * K]
+
+
+def test_one_row_for_all_problems_is_given_to_each() -> None:
+    names = {"x": np.full(N, 3, np.float16)}
+
+    def run(x: Any) -> Any:
+        return pycutlass.grouped_matmul([A] * 3, [B] * 3, epilogue=times(Row), epilogue_inputs={"x": x})
+
+    text = said(lambda: run(names["x"]))
+    code = re.search(r"For one that all share, pass (.*)$", text)
+    assert code, text
+    np.testing.assert_array_equal(run(eval(code[1], names)), np.full((3, M, N), 3 * K))
+
+
+STACK, ENDS = np.ones((2, K, N), np.float16), np.array([3, M], np.int32)
+
+
+@pytest.mark.parametrize("shape", [(M,), (M, 1)], ids=str)
+def test_a_column_is_divided_in_either_shape(shape: tuple[int, ...]) -> None:
+    x = np.arange(M, dtype=np.float16).reshape(shape)
+    got = pycutlass.grouped_matmul(A, STACK, offs=ENDS, epilogue=times(Column), epilogue_inputs={"x": x})
+    np.testing.assert_array_equal(got, K * np.arange(M)[:, None] * np.ones(N))
+
+
+def test_a_column_that_is_too_long_is_told_what_is_divided() -> None:
+    def run(x: Any) -> Any:
+        return pycutlass.grouped_matmul(A, STACK, offs=ENDS, epilogue=times(Column), epilogue_inputs={"x": x})
+
+    text = said(lambda: run(np.ones((M + 1, 1), np.float16)))
+    wanted = re.search(
+        r"or one of shape (\(8,\)), which offs divides; got shape \(9, 1\), which is of 9 problems", text
+    )
+    assert wanted, text
+    np.testing.assert_array_equal(run(np.ones(eval(wanted[1]), np.float16)), np.full((M, N), K))
+
+
+@pytest.mark.parametrize("ends", [ENDS, ENDS.tolist(), torch.from_numpy(ENDS)], ids=["numpy", "list", "torch"])
+def test_ends_of_groups_that_are_passed_as_the_third(ends: Any) -> None:
+    text = said(lambda: pycutlass.grouped_matmul(A, STACK, ends))
+    assert text.endswith("cs, the third parameter, is of integers, as offs are: pass them by name, offs=..."), text
+    np.testing.assert_array_equal(pycutlass.grouped_matmul(A, STACK, offs=ends), np.full((M, N), K))
