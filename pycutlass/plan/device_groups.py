@@ -154,7 +154,8 @@ class DeviceGroup:
         by_group = port.form in ("row", "number")
         wanted = {"row": (count, port.columns(n)), "number": (count,), "column": (total,)}
         shape = wanted.get(port.form, (total, port.columns(n)))
-        if isinstance(given, list | tuple) or shape_of(given) != shape:
+        is_column = port.form == "column" and shape_of(given) == (total, 1)
+        if isinstance(given, list | tuple) or (shape_of(given) != shape and not is_column):
             got = "a list" if isinstance(given, list | tuple) else f"shape {shape_of(given)}"
             what = "with one for each group" if by_group else "divided as the results are"
             raise ArgumentError(

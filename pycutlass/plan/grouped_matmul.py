@@ -68,7 +68,8 @@ def grouped_matmul(
         Tensors of torch, NumPy and CuPy, and objects with ``__dlpack__``, of the types that `matmul` multiplies. All
         of `xs` lie by rows or all by columns, and so do all of `ws`.
     cs : list of tensor, or tensor, optional
-        What is added, of the form of the result; a list of vectors is a bias.
+        What is added, of the form of the result; a list of vectors is a bias. It is third, as `c` of `matmul` is:
+        `offs` is given by name.
     offs : sequence of int, or tensor of int32, optional
         Where each group ends, as ``torch._grouped_mm`` takes it: a group begins where the one before ends, and may be
         empty. Rows or columns behind the last group are zero in a new result, and left as they are in `out`. A tensor

@@ -321,8 +321,9 @@ def beside(**changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return ports, made.epilogue_of(tables, strides)
 
 
-def test_tensors_of_the_epilogue_are_found() -> None:
-    ports, tables = beside()
+@pytest.mark.parametrize("changes", [{}, {"column": torch.randn(12, 1)}], ids=["vector", "column of one"])
+def test_tensors_of_the_epilogue_are_found(changes: dict[str, Any]) -> None:
+    ports, tables = beside(**changes)
     assert list(tables["number"]) == list(ports["number"])
     assert tables["row"].tolist() == [ports["row"][number].data_ptr() for number in range(4)]
     assert tables["column"].tolist() == [ports["column"].data_ptr() + 4 * begin for begin in (0, 3, 3, 10)]
