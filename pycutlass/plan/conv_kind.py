@@ -144,13 +144,14 @@ def conv_kind_of(
         )
     out, accumulator = wanted.output(a), accumulator_of(a, wanted)
     element_a, element_b, math = multiplied(a, b, wanted.precision)
-    if loads_singly(a, element_a, math):
+    singly = loads_singly(a, element_a, math)
+    if singly:
         alignments = (1, 1, 1)
     # 16 bytes are the widest access.
     of_a, of_b, of_c = (min(each, 128 // of.bits) for each, of in zip(alignments, (a, b, out), strict=True))
     if direction is _core.ConvOperator.wgrad and of_b == 1:
         of_c = 1  # the gradient of weights has the channels of the activation, and kernels store what they load
-    epilogue, written = epilogue_of(wanted.epilogue, out, of_c, accumulator)
+    epilogue, written = epilogue_of(wanted.epilogue, out, of_c, accumulator, a.dtype_name if singly else "")
     A, B, C = (
         TensorDescription(of.tag, cutlass.TensorNHWC, alignment)
         for of, alignment in ((a, of_a), (b, of_b), (out, written))

@@ -18,7 +18,7 @@ from pycutlass.plan.choices import Choices
 from pycutlass.plan.forms import lies, maker_of, new_tensor
 from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, decisive, is_gated, kind_of
+from pycutlass.plan.kinds import Wanted, check_columns, check_epilogue, columns_of, decisive, is_gated, kind_of
 from pycutlass.plan.launches import Launch
 from pycutlass.plan.pick import Ranked, ranking, refused
 from pycutlass.plan.readings import (
@@ -106,6 +106,7 @@ class Gemm(Plan[Candidate, _Size]):
         check_epilogue(epilogue)
         views = {"a": view_of("a", a), "b": view_of("b", b)}
         size, batch = size_of(views["a"], views["b"])
+        check_columns(epilogue, size[1])
         types = element_of("a", views["a"]), element_of("b", views["b"])
         # A vector lies either way: of 8 bits, most kernels take elements of K that are adjacent.
         either = (True if types[0].bits == _BYTE else None, False if types[1].bits == _BYTE else None)

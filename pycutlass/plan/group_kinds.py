@@ -16,7 +16,7 @@ from pycutlass.plan.added import Added, Addition
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_parts import Part, element_of_all, form_of_all
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, check_types, columns_of, is_gated, kind_of
+from pycutlass.plan.kinds import Wanted, check_columns, check_types, columns_of, is_gated, kind_of
 from pycutlass.plan.options import check_gradients
 from pycutlass.plan.readings import check_port, device_of
 from pycutlass.spec import view_of
@@ -72,11 +72,13 @@ def about_added(added: Added, group: Group) -> str:
 
 
 def check_pairs(group: Group, epilogue: Any) -> None:
-    """Raise ArgumentError where groups divide columns that an epilogue combines in pairs."""
+    """Raise ArgumentError where an epilogue combines pairs of columns that groups divide, or that have no neighbour."""
     if group.axis == 1 and is_gated(epilogue):
         raise ArgumentError(
             "the epilogue combines pairs of columns, and offs divides the columns of ws: give lists of xs and ws"
         )
+    for number, columns in enumerate(group.sizes[:, 1].tolist() if is_gated(epilogue) else ()):
+        check_columns(epilogue, columns, f"ws[{number}]")
 
 
 def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind:

@@ -18,6 +18,7 @@ from pycutlass.plan.model import Model
 from pycutlass.plan.pick import remedy_of
 from pycutlass.plan.predicted import Predicted, Ranked
 from pycutlass.plan.readings import range_of
+from pycutlass.plan.tile_results import why_no_tiles
 
 __all__ = ["Typical", "group_refused", "pick_group", "rank_group", "typical"]
 
@@ -92,9 +93,10 @@ def pick_group(kind: GemmKind, sizes: Sizes, group: Typical, gpu: Device, on_dev
         if not on_device or found.operation.precompute_mode is SchedulerMode.Device:
             return found
     if not predicted.candidates:
+        remedy = why_no_tiles(kind, lambda other: bool(group_candidates(other, gpu.compute_capability)))
         raise ArgumentError(
-            f"there is no kernel for groups of GEMMs of this kind{_remedy(kind)}. {planned_for(gpu)}. The kind is "
-            f"{kind}"
+            f"there is no kernel for groups of GEMMs of this kind{remedy or _remedy(kind)}. {planned_for(gpu)}. The "
+            f"kind is {kind}"
         )
     raise ArgumentError(f"no kernel takes this group of {len(sizes)} GEMMs; the nearest lack: {predicted.lacking()}")
 

@@ -27,6 +27,7 @@ from pycutlass.types import ELEMENTS, Element, element
 __all__ = [
     "Wanted",
     "accumulator_of",
+    "check_columns",
     "check_epilogue",
     "check_types",
     "columns_of",
@@ -129,7 +130,8 @@ def kind_of(
     of = decisive(a, b)
     out, accumulator = wanted.output(of), accumulator_of(of, wanted)
     element_a, element_b, math = multiplied(a, b, wanted.precision)
-    if loads_singly(a, element_a, math):
+    singly = loads_singly(a, element_a, math)
+    if singly:
         of_a, of_b = replace(of_a, alignment=1), replace(of_b, alignment=1)
         if not is_gated(wanted.epilogue):
             of_d = replace(of_d, alignment=1)
@@ -140,7 +142,8 @@ def kind_of(
             )
     D = _description(out, of_d)
     C = D if of_c is None else _description(out, of_c)
-    epilogue, written = epilogue_of(wanted.epilogue, out, min(C.alignment, D.alignment), accumulator)
+    length, of_singles = min(C.alignment, D.alignment), a.dtype_name if singly else ""
+    epilogue, written = epilogue_of(wanted.epilogue, out, length, accumulator, of_singles)
     C, D = (TensorDescription(each.element, each.layout, written) for each in (C, D))
     A, B = _description(a, of_a), _description(b, of_b)
     return GemmKind(A, B, C, D, element_a, element_b, accumulator.tag, math, epilogue)
@@ -256,8 +259,22 @@ def is_gated(epilogue: Any) -> bool:
     return bool(getattr(getattr(epilogue, "graph", None), "is_gated", False))
 
 
-def epilogue_of(given: Any, out: Element, length: int, accumulator: Element) -> tuple[Epilogue, int]:
+def check_columns(epilogue: Any, columns: int, right: str = "b") -> None:
+    """Raise ArgumentError where an epilogue combines pairs of columns, and a product of `right` has an odd number."""
+    if is_gated(epilogue) and columns % 2:
+        raise ArgumentError(
+            f"the epilogue combines pairs of columns, which are written together: the product must have a multiple of "
+            f"4 columns, and has {counted(columns, 'column')}. Pad {right} with {counted(-columns % 4, 'column')} of "
+            f"zeros"
+        )
+
+
+def epilogue_of(
+    given: Any, out: Element, length: int, accumulator: Element, of_singles: str = ""
+) -> tuple[Epilogue, int]:
     """Return the epilogue with its types, a linear combination where none is given, and how much it writes at once.
+
+    `of_singles` is the type of operands whose kernels store single elements, whatever the alignment is.
 
     Raises
     ------
@@ -269,17 +286,20 @@ def epilogue_of(given: Any, out: Element, length: int, accumulator: Element) -> 
     if is_gated(given) and length < _PAIR:
         raise ArgumentError(
             f"the epilogue {shown(given)} combines pairs of columns, which are written together: the product must have "
-            f"a multiple of 4 columns, and addresses and rows of c and out must be multiples of 2 elements. Pad the "
-            f"right operand with columns of zeros, and pass c and out that are aligned"
+            f"a multiple of 4 columns, and addresses and rows of out must be multiples of 2 elements. Pad the right "
+            f"operand with columns of zeros, and pass an out that is aligned"
         )
     epilogue = _with_types(given, out, length, accumulator)
     _check_types_of(epilogue, out, accumulator)
     written = int(getattr(epilogue, "epilogue_vector_length", length))
     if written > length:
+        why, how = f"c and out are aligned to {counted(length, 'element')}", ""
+        if of_singles:
+            why = f"kernels of {of_singles} store single elements"
+            how = ", or pass precision='3xtf32' or 'tf32', whose kernels store several" * (of_singles == "float32")
         raise ArgumentError(
-            f"the epilogue {epilogue!r} writes {written} elements at once, and c and out are aligned to "
-            f"{counted(length, 'element')}: make it with epilogue_vector_length={length}, or leave its types "
-            f"to the plan"
+            f"the epilogue {epilogue!r} writes {written} elements at once, and {why}: make it with "
+            f"epilogue_vector_length={length}, or leave its types to the plan{how}"
         )
     return epilogue, written
 

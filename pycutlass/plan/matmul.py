@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycutlass import _core, cutlass
-from pycutlass.calls import counted, public, unknown_keywords
+from pycutlass.calls import public, unknown_keywords
 from pycutlass.epilogue.given_scalars import frozen, scalar_key
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gemm import Gemm
-from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, decisive
+from pycutlass.plan.kinds import Wanted, check_columns, check_epilogue, columns_of, decisive
 from pycutlass.plan.options import (
     OF_KERNELS,
     KeptPlans,
@@ -23,7 +23,7 @@ from pycutlass.plan.options import (
     scalars_among,
     without_tensors,
 )
-from pycutlass.plan.readings import element_of, is_usual, named_inputs, needs_source
+from pycutlass.plan.readings import about_c, element_of, is_usual, named_inputs, needs_source
 from pycutlass.plan.scales import NO_SCALES, Scales
 from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, known, precision_of, products, seen
 from pycutlass.plan.stacks import Product, Result
@@ -91,7 +91,8 @@ def matmul(
     plan : Gemm, optional
         What computes it, instead of a plan that is made here.
     allow_copy : bool
-        Whether tensors that no kernel takes are copied; otherwise they are refused.
+        Whether tensors that no kernel takes are copied; otherwise they are refused, as those in `epilogue_inputs` are
+        either way.
     scales : tuple of 2, optional
         The scales of `a` and `b`: numbers, or tensors in their memory, of one element for a whole operand, or of one
         for each row of `a`, (M,) or (M, 1), and for each column of `b`, (N,) or (1, N). The product is multiplied by
@@ -158,12 +159,10 @@ def matmul(
     if bias is not None:
         bias = packed_vector("bias", bias, views["bias"], allow_copy)
     check_gradients(views | scaled.views, "product")
+    if c is not None and plan is None and columns(2) < 2 and len(views["c"].shape or ()) > 1:
+        raise ArgumentError(about_c(True, beta, epilogue))  # before its shape is, which is the product's for no kernel
     product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
-    if product.columns % 2 and columns(2) < 2:
-        raise ArgumentError(
-            f"the epilogue combines pairs of columns, and the product has {counted(product.columns, 'column')}: pad b "
-            f"with a column of zeros"
-        )
+    check_columns(epilogue if plan is None else plan.kind.epilogue, product.columns)
     if scales is not None:
         of = decisive(*(element_of(name, views[name]) for name in "ab"))
         if out_dtype is None and out is None and of.is_integer:

@@ -20,6 +20,7 @@ from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import is_upcast, why_unwritten
 from pycutlass.plan.model import Model
 from pycutlass.plan.predicted import Predicted, Ranked
+from pycutlass.plan.tile_results import why_no_tiles
 from pycutlass.types import element
 
 __all__ = ["Ranked", "fastest", "pick", "ranking", "refused", "remedy_of", "where_planned"]
@@ -218,8 +219,10 @@ def _why_none(
     found = predicted.candidates
     if all(each.operation.tile_description.is_gemv for each in found):
         few = f" but for {_MOST_OF_GEMV} rows or columns" if len(found) else ""
-        where = planned_for(where_planned(gpu))
-        return f"there is no kernel for GEMMs of this kind{few}{remedy_of(kind)}. {where}. The kind is {kind}"
+        gpu = where_planned(gpu)
+        capability, batched = gpu.compute_capability, batch is not None
+        remedy = why_no_tiles(kind, lambda other: bool(candidates(other, capability, batched))) or remedy_of(kind)
+        return f"there is no kernel for GEMMs of this kind{few}{remedy}. {planned_for(gpu)}. The kind is {kind}"
     return f"no kernel takes {what}; the nearest lack: {predicted.lacking()}"
 
 

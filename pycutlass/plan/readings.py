@@ -156,6 +156,11 @@ def about_c(is_given: bool, beta: Any, epilogue: Any, name: str = "c") -> str:
         if not is_given:
             return f"{name} is missing, and the epilogue {shown(epilogue)} reads it: give {name}"
         how = "give it a parameter of Source"
+        if getattr(getattr(epilogue, "graph", None), "is_gated", False):  # which Source does not go with
+            how = (
+                f"kernels that combine pairs of columns read no C, so give the function a parameter of Tensor, of "
+                f"(M, N / 2) behind pairs or of (M, N) before them, and pass {name} in epilogue_inputs"
+            )
         if name == "bias":
             own = {each.name for each in getattr(getattr(epilogue, "graph", None), "inputs", ())}
             if "bias" in own:
@@ -181,6 +186,12 @@ def about_ports(epilogue: Epilogue, wanted: Collection[str], given: Collection[s
         return f"the epilogue has no tensors, and epilogue_inputs has {got}: leave these out{of_plan}"
     unknown = [name for name in given if name not in wanted and name not in epilogue.scalar_names]
     near = "".join(dict.fromkeys(suggestion(name, wanted) for name in unknown))
+    lacking = [port.name for port in epilogue.outputs if port.name in wanted and port.name not in given]
+    if lacking and not unknown:
+        of_plan += (
+            f". {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} written: pass memory that you make, of the "
+            f"shapes and types that plan.operation.outputs(problem_size) says, of groups epilogue_outputs"
+        )
     told = f"pass each by its name{of_plan}{near and '.'}{near}"
     return f"the epilogue has the tensors {names}, and epilogue_inputs has {got}: {told}"
 

@@ -66,8 +66,8 @@ WRONG_INSTRUCTIONS: list[tuple[dict[str, Any], list[str]]] = [
     (
         dict.fromkeys(("element_a", "element_b"), cutlass.uint8) | {"element_accumulator": cutlass.int32},
         [
-            "Nearest valid choices: TensorOp s8 x s8 -> s32, [16, 8, 32], multiply_add_saturate; ",
-            "; instruction_shape=None for a Hopper-native kernel",
+            "Nearest valid choices: instruction_shape=None for a Hopper-native kernel",
+            "; of other types, TensorOp s8 x s8 -> s32, [16, 8, 32], multiply_add_saturate; ",
         ],
     ),
     ({"element_a": "f16"}, ["an element type must be one of", "'f16'"]),

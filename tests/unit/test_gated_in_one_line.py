@@ -143,10 +143,22 @@ REFUSED: list[tuple[str, Any]] = [
         lambda: pycutlass.matmul(A, B, epilogue=swiglu, out=poisoned(20, 24)),
     ),
     ("a multiple of 4 columns.*columns of zeros", lambda: pycutlass.matmul(A, B[:, :6].copy(), epilogue=swiglu)),
-    ("the product has 9 columns: pad b", lambda: pycutlass.matmul(A, B[:, :9].copy(), epilogue=swiglu)),
-    ("so that N must be even; got N=9", lambda: pycutlass.Gemm(A, B[:, :9].copy(), epilogue=swiglu).operation),
-    ("the product has 1 column: pad b", lambda: pycutlass.matmul(A, B[:, 0].copy(), epilogue=swiglu)),
-    ("N must be even; got N=9", lambda: pycutlass.grouped_matmul([A], [B[:, :9].copy()], epilogue=swiglu)),
+    (
+        "a multiple of 4 columns, and has 9 columns. Pad b with 3 columns of zeros",
+        lambda: pycutlass.matmul(A, B[:, :9].copy(), epilogue=swiglu),
+    ),
+    (
+        "a multiple of 4 columns, and has 9 columns. Pad b with 3 columns of zeros",
+        lambda: pycutlass.Gemm(A, B[:, :9].copy(), epilogue=swiglu).operation,
+    ),
+    (
+        "a multiple of 4 columns, and has 1 column. Pad b with 3 columns of zeros",
+        lambda: pycutlass.matmul(A, B[:, 0].copy(), epilogue=swiglu),
+    ),
+    (
+        r"a multiple of 4 columns, and has 9 columns. Pad ws\[0\] with 3 columns of zeros",
+        lambda: pycutlass.grouped_matmul([A], [B[:, :9].copy()], epilogue=swiglu),
+    ),
     ("single elements: pass precision='3xtf32' or 'tf32'", lambda: pycutlass.matmul(*F32, epilogue=swiglu)),
     ("multiples of 2 elements", lambda: pycutlass.matmul(A, B, epilogue=swiglu, out=poisoned(20, 13)[:, :12])),
     ("multiples of 2 elements", lambda: pycutlass.matmul(A, B, epilogue=swiglu, out=poisoned(241)[1:].reshape(20, 12))),

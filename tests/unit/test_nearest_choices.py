@@ -58,7 +58,10 @@ def test_those_of_the_types_that_are_given_are_named_alone(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2", "u8"])
 def test_types_of_hopper_native_kernels_alone(kind: str) -> None:
     sums = TAG["s32" if kind == "u8" else "f32"]
-    with pytest.raises(DescriptionError, match=r"; instruction_shape=None for a Hopper-native kernel"):
+    with pytest.raises(
+        DescriptionError,
+        match=r"choices: instruction_shape=None for a Hopper-native kernel, .*; of other types, TensorOp",
+    ):
         MathInstruction([16, 8, 32], TAG[kind], TAG[kind], sums, TENSOR_OP)
     assert MathInstruction(None, TAG[kind], TAG[kind], sums, TENSOR_OP)
 

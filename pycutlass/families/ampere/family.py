@@ -62,8 +62,11 @@ class _Ampere(KernelFamily):
         a, b, shape = math.a.short, math.b.short, list(math.instruction_shape or ())
         alike = [row for row in self.products if (row.a, row.b) == (a, b)]
         choices = "; ".join(map(str, nearest_products(self.products, math)))
-        if shape[0] == _WGMMA_ROWS or (not alike and is_native(math)):
-            choices += "; instruction_shape=None for a Hopper-native kernel, whose instruction follows from its tile"
+        native = "instruction_shape=None for a Hopper-native kernel, whose instruction follows from its tile"
+        if not alike and is_native(math):
+            choices = f"{native}; of other types, {choices}"
+        elif shape[0] == _WGMMA_ROWS:
+            choices += f"; {native}"
         if math.is_tensor_op and a == "f16" and math.instruction_shape == _VOLTA_SHAPE:
             reason = f": {shape} of {math.a} is Volta's, and {NO_VOLTA}. Newer GPUs have others"
         sums, operation = math.accumulator.short, math.math_operation.name
