@@ -60,7 +60,7 @@ def conv2d(
         What computes it, instead of a plan that is made here.
     allow_copy : bool
         Whether tensors that no kernel takes are copied, such as those of torch's default memory format; otherwise they
-        are refused.
+        are refused. Those in `epilogue_inputs` are refused either way.
     stream : optional
         Where it is launched; by default the current stream of the tensors' library.
 

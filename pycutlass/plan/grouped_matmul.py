@@ -94,7 +94,8 @@ def grouped_matmul(
     plan : GroupedGemm, optional
         What computes it, instead of a plan that is made here.
     allow_copy : bool
-        Whether tensors that no kernel takes are copied; otherwise they are refused.
+        Whether tensors that no kernel takes are copied; otherwise they are refused, as those in `epilogue_inputs` are
+        either way.
 
     Returns
     -------

@@ -77,7 +77,9 @@ def matmul(
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function.
     epilogue_inputs : mapping, optional
-        The tensors and scalars of the epilogue, by name. What has an element for each of the result has its shape.
+        The tensors and scalars of the epilogue, by name, those that it writes beside the result too. What has an
+        element for each of the result has its shape; a vector of each matrix of a batch has the axes of the batch
+        before it.
     out : tensor, optional
         Where the result is written.
     out_dtype : element type, optional
@@ -161,7 +163,8 @@ def matmul(
     check_gradients(views | scaled.views, "product")
     if c is not None and plan is None and columns(2) < 2 and len(views["c"].shape or ()) > 1:
         raise ArgumentError(about_c(True, beta, epilogue))  # before its shape is, which is the product's for no kernel
-    product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
+    is_of_batch = plan is not None and plan.batch is not None
+    product = Product({"a": a, "b": b, "c": c}, views, allow_copy, epilogue, epilogue_inputs, is_of_batch)
     check_columns(epilogue if plan is None else plan.kind.epilogue, product.columns)
     if scales is not None:
         of = decisive(*(element_of(name, views[name]) for name in "ab"))
@@ -182,9 +185,7 @@ def matmul(
     target = made.target(plan.kind)
     inputs = {} if epilogue_inputs is None else epilogue_inputs
     ports = {
-        port.name: product.beside(port.name, inputs[port.name], port.columns(product.columns))
-        if port.form == "matrix"
-        else inputs[port.name]
+        port.name: product.beside(port.name, port.form, inputs[port.name], port.columns(product.columns))
         for port in plan.kind.epilogue.ports
         if port.name in inputs
     }

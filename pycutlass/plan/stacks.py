@@ -10,6 +10,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.integers import shape_of
 from pycutlass.plan.forms import Columns, as_strided, copied, form_of, lies, new_tensor, packed_vector, stacked
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.stacked_ports import of_each_matrix, vectors_as_one
 from pycutlass.spec import TensorSpec
 from pycutlass.tensor import TensorView, wrap
 
@@ -36,10 +37,19 @@ class Product:
     allows_copies : bool
         Whether tensors that no kernel takes are copied.
     is_folded : bool
-        Whether the batch is rows of a single matrix: where B is shared, that is the faster product.
+        Whether the batch is rows of a single matrix: where B is shared, that is the faster product. Not where the
+        epilogue has tensors for each matrix.
     """
 
-    def __init__(self, tensors: Mapping[str, Any], views: Mapping[str, TensorView], allow_copy: bool) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, Any],
+        views: Mapping[str, TensorView],
+        allow_copy: bool,
+        epilogue: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+        is_of_batch: bool = False,
+    ) -> None:
         self.allows_copies, self._views = allow_copy, views
         a, b = _shape("a", views["a"]), _shape("b", views["b"])
         a, b = ((1, *a) if len(a) == 1 else a), ((*b, 1) if len(b) == 1 else b)
@@ -58,6 +68,9 @@ class Product:
         c = tensors["c"]
         if not any(b[:-2]) or math.prod(b[:-2]) == 1:
             self.is_folded = self.count > 1 and self._folds(c)
+            if self.is_folded and (inputs or is_of_batch):
+                apart = is_of_batch or of_each_matrix(epilogue, inputs or {}, self.batch, self.rows)
+                self.is_folded = not apart
         if self.is_folded:
             self.a = self._folded("a", tensors["a"], self.batch, self.rows, depth)
             self.b = self._operand("b", tensors["b"], (), depth, self.columns)
@@ -203,8 +216,11 @@ class Product:
         found = stacked(full[:-2], strides[:-2])
         return None if found is None else ((found[0], *full[-2:]), (found[1], *strides[-2:]))
 
-    def beside(self, name: str, tensor: Any, columns: int) -> Any:
-        """Return a tensor of the epilogue that has the shape of a result as a plan takes it; others as they are."""
+    def beside(self, name: str, form: str, tensor: Any, columns: int) -> Any:
+        """Return a tensor of the epilogue, of the stack's axes, as a plan takes it; others as they are."""
+        if form != "matrix":
+            plain = self.is_empty or any(self.is_vector) or not (self.is_folded or self.is_batched)
+            return tensor if plain else vectors_as_one(name, form, tensor, self.batch, self.rows, self.is_folded)
         shape = self.with_columns(columns)
         if self.is_empty or any(self.is_vector) or len(shape) <= _BATCHED or shape_of(tensor) != shape:
             return tensor

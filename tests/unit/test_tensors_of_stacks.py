@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import pycutlass
-from pycutlass.epilogue import Tensor
+from pycutlass import epilogue
+from pycutlass.epilogue import Column, PerBatch, Row, Tensor
 from pycutlass.errors import ArgumentError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
@@ -78,3 +79,94 @@ def test_another_shape_is_refused() -> None:
         inputs = {"residual": drawn(*shape), "before": np.zeros((3, 2, 4, 16), np.float32)}
         with pytest.raises(ArgumentError, match=r"operand residual must have shape \(6, 4, 16\)"):
             pycutlass.matmul(a, b, epilogue=added, epilogue_inputs=inputs)
+
+
+# Vectors and numbers of a stack that is multiplied by one matrix, which is one tall matrix otherwise.
+
+
+@pycutlass.epilogue_function
+def of_all_forms(accum: Any, row: Row, column: Column, number: PerBatch, whole: Tensor) -> Any:
+    x = (accum * number + row) * column + whole
+    return {
+        "D": x,
+        "down": epilogue.sum(x, axis=0),
+        "along": epilogue.sum(x, axis=1),
+        "all": epilogue.sum(x),
+    }
+
+
+M, N, K = 4, 16, 8
+SHARED = {"row": (N,), "column": (M,), "number": (1,), "whole": (M, N)}
+RESULTS = {"down": (N,), "along": (M,), "all": ()}
+
+
+def of_each(batch: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """Return the shape of what each matrix of a batch has of its own."""
+    return batch if name == "number" else (*batch, *SHARED[name])
+
+
+@pytest.mark.parametrize("is_flat", [False, True], ids=["axes of the stack", "one axis"])
+@pytest.mark.parametrize("make", [np.ascontiguousarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize("batch", [(3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("apart", [(), ("row",), ("column",), ("number",), ("whole",), tuple(SHARED)], ids=str)
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one B", "many B"])
+def test_what_each_matrix_has_of_its_own(
+    is_shared: bool, apart: tuple[str, ...], batch: tuple[int, ...], make: Any, is_flat: bool
+) -> None:
+    """They are of each matrix of a stack whether B is one for all of them or not."""
+    a, b = drawn(*batch, M, K), drawn(*(() if is_shared else batch), K, N)
+    count = int(np.prod(batch))
+    given = {name: drawn(*(of_each(batch, name) if name in apart else SHARED[name])) for name in SHARED}
+    results = {name: np.zeros((*batch, *shape), np.float32) for name, shape in RESULTS.items()}
+    x = a @ b * (given["number"][..., None, None] if "number" in apart else given["number"])
+    x = (x + given["row"].reshape(*(batch if "row" in apart else ()), 1, N)) * given["column"][..., None]
+    x = x + given["whole"]
+
+    def flat(name: str, array: Any) -> Any:
+        is_of_each = name in apart or name in results
+        return make(array.reshape(count, *array.shape[len(batch) :]) if is_flat and is_of_each else array)
+
+    inputs = {name: flat(name, array) for name, array in {**given, **results}.items()}
+    got = pycutlass.matmul(make(a), make(b), epilogue=of_all_forms, epilogue_inputs=inputs)
+    np.testing.assert_array_equal(np.asarray(got), x)
+    for name, exact in {"down": x.sum(-2), "along": x.sum(-1), "all": x.sum((-1, -2))}.items():
+        np.testing.assert_array_equal(np.asarray(inputs[name]).reshape(exact.shape), exact)
+
+
+@pycutlass.epilogue_function
+def by_rows(accum: Any, column: Column) -> Any:
+    x = accum * column
+    return {"D": x, "along": epilogue.sum(x, axis=1), "down": epilogue.sum(x, axis=0)}
+
+
+@pytest.mark.parametrize("shape", [(2, 3, M), (6, M), (6 * M,)], ids=str)
+def test_columns_leave_a_stack_one_tall_matrix(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number for each token of a layer costs no batch, and results of columns are of all matrices then."""
+    a, w, column = drawn(2, 3, M, K), drawn(N, K), drawn(2, 3, M)
+    seen, run_once = [], pycutlass.Gemm.run_once
+    monkeypatch.setattr(
+        pycutlass.Gemm, "run_once", lambda plan, *of, **how: seen.append(of[0]) or run_once(plan, *of, **how)
+    )
+    inputs = {"column": column.reshape(shape), "along": np.zeros(shape, np.float32), "down": np.zeros(N, np.float32)}
+    got = pycutlass.linear(a, w, epilogue=by_rows, epilogue_inputs=inputs)
+    x = a @ w.T * column[..., None]
+    np.testing.assert_array_equal(got, x)
+    np.testing.assert_array_equal(inputs["along"], x.sum(-1).reshape(shape))
+    np.testing.assert_array_equal(inputs["down"], x.sum((0, 1, 2)))
+    assert [each.shape for each in seen] == [(6 * M, K)]
+
+
+def test_columns_that_are_apart_are_of_a_batch() -> None:
+    a, w, column = drawn(3, M, K), drawn(N, K), sliced(drawn(3, M))
+    inputs = {"column": column, "along": np.zeros((3, M), np.float32), "down": np.zeros((3, N), np.float32)}
+    got = pycutlass.linear(a, w, epilogue=by_rows, epilogue_inputs=inputs)
+    x = a @ w.T * column[..., None]
+    np.testing.assert_array_equal(got, x)
+    np.testing.assert_array_equal(inputs["down"], x.sum(1))
+
+
+def test_a_plan_of_a_batch_takes_a_batch_by_one_matrix() -> None:
+    a, w = drawn(3, M, K), drawn(K, N)
+    np.testing.assert_array_equal(pycutlass.matmul(a, w, plan=pycutlass.Gemm(a, w)), a @ w)
+    tall = pycutlass.Gemm(a.reshape(-1, K), w)
+    np.testing.assert_array_equal(pycutlass.matmul(a, w, plan=tall), a @ w)
