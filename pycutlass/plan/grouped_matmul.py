@@ -28,6 +28,8 @@ __all__ = ["grouped_matmul"]
 
 #: Plans that `grouped_matmul` made, by all that tells kinds of groups apart.
 _plans: KeptPlans[GroupedGemm] = KeptPlans(256, "grouped_matmul")
+#: Those with scalars of an epilogue function: ever other scalars drop none of the others.
+_plans_of_scalars: KeptPlans[GroupedGemm] = KeptPlans(64, "grouped_matmul")
 
 
 @public
@@ -189,7 +191,8 @@ def _plan_of(
     def make() -> GroupedGemm:
         return GroupedGemm._of(group, target, wanted, alpha, addition, inputs)
 
-    return make() if scalars_among(wanted.epilogue, inputs) != () else _plans.get(key, make)
+    scalars = scalars_among(wanted.epilogue, inputs)
+    return make() if scalars is None else (_plans_of_scalars if scalars else _plans).get((*key, scalars), make)
 
 
 def _forms(part: Part, used: Any) -> tuple[Form | None, Form | None]:

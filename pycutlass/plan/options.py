@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from pycutlass.calls import shown
 from pycutlass.epilogue import Epilogue
-from pycutlass.epilogue.given_scalars import scalar_key
+from pycutlass.epilogue.given_scalars import frozen, scalar_key
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
 from pycutlass.plan.readings import is_same_scalar
@@ -76,11 +78,16 @@ def bad_options(who: str, error: Exception, options: Mapping[str, Any] = Mapping
 def scalars_among(epilogue: Any, inputs: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
     """Return what tells the scalars among inputs of an epilogue apart, which a plan keeps; it does not keep tensors.
 
-    None where one is no number of Python's, as in device memory, whatever its shape: plans with such are for one call.
+    None where one is no number of Python's or NumPy's, as in device memory, whatever its shape: plans with such are for
+    one call. So they are with arrays and tensors on the host, which may change meanwhile.
     """
     if not inputs:
         return ()
-    scalars = {name: value for name, value in inputs.items() if not _is_tensor(epilogue, name)}
+    scalars = {
+        name: frozen(value) if isinstance(value, np.generic) else value
+        for name, value in inputs.items()
+        if not _is_tensor(epilogue, name)
+    }
     if not all(type(value) in (int, float) for value in scalars.values()):
         return None
     return tuple((name, scalar_key(value)) for name, value in scalars.items())

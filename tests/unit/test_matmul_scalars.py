@@ -180,3 +180,21 @@ def test_scalars_that_are_left_out_are_those_of_the_function() -> None:
     plan = pycutlass.Gemm(A, B, c, epilogue=twice)
     np.testing.assert_allclose(plan(A, B, c), 2 * product + 1, rtol=1e-5)
     assert plan.check() <= 1
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.float16, np.int64], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("name", EIGHTS)
+def test_plans_of_equal_numbers_are_kept(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make a plan takes some milliseconds, and numbers of NumPy cannot change."""
+
+    def run(factor: float) -> None:
+        assert EIGHTS[name](epilogue=times, epilogue_inputs={"factor": kind(factor)}) == 8 * factor
+
+    run(6)
+    run(7)
+    made: list[Any] = []
+    for of in (Gemm, GroupedGemm, Conv2d):
+        monkeypatch.setattr(of, "_start", made.append)
+    run(6)
+    run(7)
+    assert not made
