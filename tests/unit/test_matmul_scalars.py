@@ -14,6 +14,7 @@ import pycutlass
 from pycutlass import Conv2d, Gemm, GroupedGemm, cutlass
 from pycutlass.epilogue import Scalar, Source
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.plan import shortcut
 
 A, B = np.ones((4, 8), np.float32), np.ones((8, 4), np.float32)
 
@@ -198,3 +199,42 @@ def test_plans_of_equal_numbers_are_kept(name: str, kind: Any, monkeypatch: pyte
     run(6)
     run(7)
     assert not made
+
+
+class Moving:
+    """A float32 in device memory, as a tensor of torch that goes over to other memory."""
+
+    is_cuda, dtype, shape = True, "torch.float32", ()
+    address = 0x1000
+
+    def numel(self) -> int:
+        return 1
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+def test_a_scalar_that_has_other_memory_is_read_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product like the last one must not go on with the address that the scalar had then, which may be freed."""
+    read: list[Any] = []
+
+    class Noted:
+        call = object()  # of a launch on a GPU
+
+        def __init__(self, _candidate: Any, _size: Any, _tensors: Any, scalars: Any, _ports: Any) -> None:
+            read.append(scalars.pointers[0])
+
+        def run(self, _stream: Any) -> None:
+            """Launch nothing."""
+
+        def finish(self) -> None:
+            """Wait for nothing."""
+
+    monkeypatch.setattr(shortcut, "Launch", Noted)
+    monkeypatch.setattr(shortcut, "products", None)  # launches that are kept have the address, and would be refused
+    monkeypatch.setattr(Gemm, "run_once", lambda *_tensors, **_options: None)
+    a, b, alpha = torch.ones(4, 8), torch.ones(8, 12), Moving()
+    for address in (0x1000, 0x1000, 0x2000, 0x3000):
+        alpha.address = address
+        pycutlass.matmul(a, b, alpha=alpha)
+    assert read == [0x1000, 0x2000, 0x3000]
