@@ -145,6 +145,9 @@ def _remedy(parameter: Input, given: Array, accumulator: tuple[int, ...]) -> str
             f". It is one column, which is as long as a row here: pass {name}.reshape({shape}) if it is that row, and "
             f"write {name}: Column for one element for each row"
         )
+    batch = (math.prod(accumulator[:-2]),)
+    if form in ("row", "column") and batch != (1,) and given.shape == (*_packed(parameter, accumulator), *batch):
+        return f". Pass {name}.T"
     if not given.ndim:
         return f". For a single number write {name}: Scalar"
     for other in ("row", "column", "matrix", "number"):

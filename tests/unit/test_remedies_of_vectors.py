@@ -108,7 +108,14 @@ def test_vectors_of_a_batch_that_were_given_as_columns() -> None:
     code = re.search(r"\. Pass (np\..*)\.$", text)
     assert code, text
     got = pycutlass.matmul(A, B, epilogue=scaled, epilogue_inputs={"c": eval(code[1], {"np": np, "c": c})})
-    np.testing.assert_array_equal(got, (A.astype(int) @ B.astype(int) * c.T[..., None]).astype(np.float16))
+    exact = A.astype(int) @ B.astype(int) * c.T[..., None]
+    np.testing.assert_array_equal(got, exact.astype(np.float16))
+
+    accumulator = A.astype(float) @ B.astype(float)
+    text = said(lambda: scaled.numpy(accumulator, c=c))
+    code = re.search(r"\. Pass (c\.T)$", text)
+    assert code, text
+    np.testing.assert_array_equal(scaled.numpy(accumulator, c=eval(code[1])), exact)
 
 
 def test_sums_of_a_batch_that_were_given_as_columns() -> None:
