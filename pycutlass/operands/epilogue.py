@@ -39,6 +39,7 @@ __all__ = [
     "check_type_of_all",
     "for_batches",
     "given_ports",
+    "is_plain_number",
     "listed_port",
     "packed_port",
     "port_operand",
@@ -46,6 +47,7 @@ __all__ = [
     "taken_apart",
 ]
 
+_LEAST_ADDRESS = 1 << 16
 _LARGEST_PRODUCT = 128 * 128  # of two int8
 
 
@@ -98,7 +100,7 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
         of_a_list = port.name.endswith("]")
         how = "the list has None there" if of_a_list else f"give epilogue={{{port.name!r}: ...}}"
         raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: {how}")
-    if port.form == "number" and isinstance(tensor, float | np.floating):
+    if port.form == "number" and is_plain_number(tensor):
         listed, _, index = port.name.partition("[")
         how = f"pass {listed} as a tensor" if index else "pass a tensor"
         each = "problem" if index else "matrix of a batch"
@@ -110,6 +112,13 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     if port.form == "number" and batch > 1 and made.view.shape is None:  # an address: one behind the other
         return replace(made, batch_stride=1)
     return made
+
+
+def is_plain_number(value: Any) -> bool:
+    """Return whether a value is a number of Python's or NumPy's, and no address, which no integer so small is."""
+    if isinstance(value, float | np.floating):
+        return True
+    return isinstance(value, int | np.integer) and abs(int(value)) < _LEAST_ADDRESS
 
 
 def port_operand_of(port: Port, view: TensorView, rows: int, columns: int, batch: int, *, written: bool) -> Matrix:

@@ -14,7 +14,7 @@ from pycutlass.calls import counted
 from pycutlass.epilogue import Epilogue, Port
 from pycutlass.errors import ArgumentError
 from pycutlass.integers import as_int, attribute, items_of, shape_of
-from pycutlass.operands.epilogue import check_type_of_all
+from pycutlass.operands.epilogue import check_type_of_all, is_plain_number
 from pycutlass.operands.epilogue import taken_apart as port_taken_apart
 from pycutlass.plan.forms import Columns, Form
 from pycutlass.plan.group_parts import (
@@ -223,6 +223,8 @@ class Group:
 
     def _port(self, port: Port, given: Any, written: bool) -> Sequence[Any]:
         got = ""
+        if is_plain_number(given):
+            got = f"{type(given).__name__} {given:g}. What is a number itself is a Scalar"
         if isinstance(given, list | tuple):
             found: Sequence[Any] | None = items_of(given, sys.maxsize - 1)
             got = f"a list of {counted(len(found or ()), 'tensor')}"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError
+from pycutlass.operands.epilogue import is_plain_number
 from pycutlass.plan.added import Added, Addition
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_parts import Part, element_of_all, form_of_all
@@ -125,7 +126,8 @@ def check_gradients_of_group(group: Group, target: Part | None, ports: Mapping[s
     for name, given in ports.items():
         is_list = isinstance(given, list | tuple)
         tensors = {f"{name}[{number}]": each for number, each in enumerate(given)} if is_list else {name: given}
-        views = {label: view_of(label, each) for label, each in tensors.items()}
+        # A number is refused with more words when it is looked at as a tensor.
+        views = {label: view_of(label, each) for label, each in tensors.items() if not is_plain_number(each)}
         asking += [(label, view) for label, view in views.items() if view.requires_grad or view.has_tangent][:1]
     check_gradients(dict(asking), "product")
 

@@ -11,7 +11,7 @@ import torch
 
 import pycutlass
 from pycutlass import cutlass
-from pycutlass.epilogue import Column, PerBatch, Row, Tensor
+from pycutlass.epilogue import Column, PerBatch, Row, Scalar, Tensor
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
@@ -148,3 +148,24 @@ def test_ends_of_groups_that_are_passed_as_the_third(ends: Any) -> None:
     text = said(lambda: pycutlass.grouped_matmul(A, STACK, ends))
     assert text.endswith("cs, the third parameter, is of integers, as offs are: pass them by name, offs=..."), text
     np.testing.assert_array_equal(pycutlass.grouped_matmul(A, STACK, offs=ends), np.full((M, N), K))
+
+
+@pytest.mark.parametrize("number", [2.0, np.float32(2), 2, np.int64(2)], ids=lambda number: type(number).__name__)
+@pytest.mark.parametrize("is_first", [True, False], ids=["first call", "later call"])
+@pytest.mark.parametrize("is_group", [False, True], ids=["matmul", "grouped_matmul"])
+def test_a_number_for_a_perbatch_is_told_from_memory(is_group: bool, is_first: bool, number: Any) -> None:
+    """An integer was taken for an address, and a float for no tensor, where a plan was there."""
+
+    def run(x: Any, marker: Any = PerBatch) -> Any:
+        operands = ([A], [B]) if is_group else (A, B)
+        call = pycutlass.grouped_matmul if is_group else pycutlass.matmul
+        return call(*operands, epilogue=times(marker), epilogue_inputs={"x": x}, alpha=None if is_first else 1)
+
+    numbers = np.full(1, 2, np.float16)
+    if not is_first:
+        run(numbers)
+    for x in (number, [number]) if is_group else (number,):
+        text = said(lambda x=x: run(x))
+        assert text.endswith(f"got {type(number).__name__} 2. What is a number itself is a Scalar"), text
+    for got in (run(numbers), run(2.0, Scalar)):
+        np.testing.assert_array_equal(got[0] if is_group else got, np.full((M, N), 2 * K))
