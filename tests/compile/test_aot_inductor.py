@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from host_library import host_library
-
-from pycutlass.pytorch.native import _built
+from native_operators import of_host_tensors
 
 pytestmark = pytest.mark.compile
 
@@ -61,8 +60,8 @@ def python(script: str, *arguments: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_package_runs_a_library_of_kernels(tmp_path: Path) -> None:
+def test_a_package_runs_a_library_of_kernels(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     kernels, package = host_library(tmp_path / "kernels.so"), tmp_path / "model.pt2"
-    operators = _built(tmp_path / "operators.so", "-DPYCUTLASS_HOST_TENSORS")  # for tensors of the host
+    operators = of_host_tensors(tmp_path_factory)
     python(COMPILED, kernels, operators, package)
     python(RUN, operators, package)

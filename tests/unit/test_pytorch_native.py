@@ -7,11 +7,13 @@ They are registered for a whole process, so each test has one of its own. A libr
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
+import forked_programs
 import pytest
 from host_library import host_library
+from native_operators import handed_out, of_host_tensors
+from native_operators import shipped as shipped_operators
 
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CompileError, NotCompiledError
 from pycutlass.pytorch import build_native, load_native
@@ -115,13 +117,13 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The operators as they ship, which take a compiler ten seconds."""
-    return build_native(tmp_path_factory.mktemp("operators") / "operators.so")
+    """The operators as they ship."""
+    return shipped_operators(tmp_path_factory)
 
 
 def passes(script: str, libraries: list[str], operators: Path) -> None:
     text = BEGIN.replace("LIBRARIES", repr([*libraries, str(operators)])) + script
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    done = forked_programs.run(text)
     assert done.returncode == 0, done.stderr
 
 
@@ -129,8 +131,8 @@ def test_registration_and_errors(libraries: list[str], shipped: Path) -> None:
     passes(AS_IT_SHIPS, libraries, shipped)
 
 
-def test_what_a_library_is_given(libraries: list[str], tmp_path: Path) -> None:
-    passes(WITH_HOST_TENSORS, libraries, _built(tmp_path / "operators.so", "-DPYCUTLASS_HOST_TENSORS"))
+def test_what_a_library_is_given(libraries: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    passes(WITH_HOST_TENSORS, libraries, of_host_tensors(tmp_path_factory))
 
 
 def test_it_is_for_all_torch_since_2_10(shipped: Path) -> None:
@@ -149,7 +151,10 @@ def test_it_takes_nothing_from_others(shipped: Path) -> None:
     assert "NOW" in dynamic.stdout
 
 
-def test_its_file_stays_for_as_long_as_the_process() -> None:
+def test_its_file_stays_for_as_long_as_the_process(
+    shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", handed_out(shipped, tmp_path))
     script = """
 from pathlib import Path
 from pycutlass.pytorch import load_native
@@ -158,7 +163,7 @@ load_native()
 print(path)
 assert Path(path).is_file(), path
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = forked_programs.run(script)
     assert done.returncode == 0, done.stderr
     assert not Path(done.stdout.strip()).parent.exists()
 
@@ -176,7 +181,7 @@ for path in ({str(cut)!r}, {libraries[0]!r}):
     except ArgumentError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = forked_programs.run(script)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert "its end is missing" in first and "has no operators pycutlass_kernels" in second
@@ -192,7 +197,12 @@ UNFIT = [
 ]
 
 
-def test_what_cannot_be_built_or_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_built_or_loaded(
+    shipped: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CompileError, match="failed with exit status 1 on the operators in C"):
+        _built(tmp_path / "operators.so", "-DPYCUTLASS_LIBRARY_H")
+    monkeypatch.setenv("CXX", handed_out(shipped, tmp_path_factory.mktemp("compiler")))
     with pytest.raises(CompileError, match=r"cannot be written to .*absent/operators.so: No such file or directory"):
         build_native(tmp_path / "absent" / "operators.so")
     with pytest.raises(ArgumentError, match=r"there is no file .*: write it with pycutlass.pytorch.build_native"):
@@ -209,8 +219,6 @@ def test_what_cannot_be_built_or_loaded(tmp_path: Path, monkeypatch: pytest.Monk
     for path in (*(path for path, _ in UNFIT), "x" * 5000, "/"):
         with pytest.raises((ArgumentError, ArgumentTypeError)):
             load_native(path)
-    with pytest.raises(CompileError, match="failed with exit status 1 on the operators in C"):
-        _built(tmp_path / "operators.so", "-DPYCUTLASS_LIBRARY_H")
     monkeypatch.setenv("PYCUTLASS_NO_COMPILE", "1")
     with pytest.raises(NotCompiledError, match="PYCUTLASS_NO_COMPILE is set"):
         build_native(tmp_path / "operators.so")

@@ -9,10 +9,9 @@ import subprocess
 from pathlib import Path
 
 import fake_gpu
+import pytest
+from native_operators import of_host_tensors, shipped
 from prepared_arguments import TORCH
-
-from pycutlass.pytorch import build_native
-from pycutlass.pytorch.native import _built
 
 _LOADED = """
 import tempfile
@@ -83,14 +82,14 @@ for _ in range(2):
 """
 
 
-def test_a_library_is_run(tmp_path: Path) -> None:
-    made = _built(tmp_path / "operators.so", "-DPYCUTLASS_HOST_TENSORS")
+def test_a_library_is_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+    made = of_host_tensors(tmp_path_factory)
     fake_gpu.run(TORCH + _LOADED.replace("OPERATORS", repr(str(made))) + _PROGRAM, seconds=120)
 
 
-def test_its_kernels_are_loaded_for_the_current_gpu(tmp_path: Path) -> None:
+def test_its_kernels_are_loaded_for_the_current_gpu(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """By the operators as they ship, which ask the CUDA runtime."""
-    made, runtime = build_native(tmp_path / "operators.so"), tmp_path / "runtime.so"
+    made, runtime = shipped(tmp_path_factory), tmp_path / "runtime.so"
     (tmp_path / "runtime.c").write_text(_RUNTIME)
     command = ["gcc", "-Wall", "-Werror", "-fPIC", "-shared", "-Wl,-z,lazy", str(tmp_path / "runtime.c")]
     subprocess.run([*command, "-o", str(runtime)], check=True)
