@@ -98,6 +98,8 @@ def _placed(parameter: Input, given: Array, accumulator: tuple[int, ...]) -> Arr
     # Kernels have one dimension of a batch, while an accumulator may have several.
     outer, shape = len(batch), given.shape
     if outer > 1 and shape[:outer] == batch:
+        if math.prod(shape[outer:]) != math.prod(inner):  # with one dimension it might be one matrix's
+            return None
         shape = (math.prod(batch), *shape[outer:])
     if not _fits(parameter, shape, math.prod(batch), accumulator):
         if parameter.form == "source":  # which may be a bias as well

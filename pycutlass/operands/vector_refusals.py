@@ -56,6 +56,8 @@ def _as_vector(operand: Matrix) -> str:
         if is_target(name):
             return f"Make {name} as {empty(name, library, many, None, True)} and read the result as {name}.T"
         return f"Pass {copied(f'{name}.T', library, 2, True) or 'a contiguous copy of the transposed matrix'}"
+    if operand.batch > 1 and is_target(name):  # of which all matrices would write the same
+        return ""
     # The pixels of a convolution, say.
     return f"Pass {name}.reshape(-1)" if math.prod(shape) == operand.line and _is_packed(operand) else ""
 

@@ -54,7 +54,9 @@ def _is_of_each(name: str, form: str, tensor: Any, batch: tuple[int, ...], rows:
     return shape == shared and not is_result
 
 
-def vectors_as_one(name: str, form: str, tensor: Any, batch: tuple[int, ...], rows: int, is_tall: bool) -> Any:
+def vectors_as_one(
+    name: str, form: str, tensor: Any, batch: tuple[int, ...], size: tuple[int, int], is_tall: bool
+) -> Any:
     """Return a vector or numbers of each matrix of a stack as plans take them, with one axis of a batch or none.
 
     Parameters
@@ -63,17 +65,20 @@ def vectors_as_one(name: str, form: str, tensor: Any, batch: tuple[int, ...], ro
         Of the port.
     batch : tuple of int
         Axes of the stack.
-    rows : int
-        Of one matrix.
+    size : tuple of 2 int
+        Rows and columns of one matrix, the latter as the port has them.
     is_tall : bool
         Whether the stack is multiplied as one tall matrix.
     """
-    shape, outer = shape_of(tensor) or (), len(batch)
+    shape, outer, (rows, columns) = shape_of(tensor) or (), len(batch), size
     if is_tall:
         many = [(*each, *_without_ones((rows,))) for each in (_without_ones(batch), (math.prod(batch),))]
         found = _as_one(name, tensor) if form == "column" and _without_ones(shape) in many else None
         return tensor if found is None else as_strided(name, tensor, wrap(name, tensor), *found)
     if outer < 2 or shape[:outer] != batch:
+        return tensor
+    of_each = {"row": columns, "column": rows, "number": 1, "scalar": 1}.get(form)
+    if of_each is not None and math.prod(shape[outer:]) != of_each:  # with one axis it would be a vector of all
         return tensor
     view = wrap(name, tensor)
     if view.strides is None or view.library not in _LIBRARIES or (one := stacked(batch, view.strides[:outer])) is None:

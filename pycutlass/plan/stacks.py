@@ -220,7 +220,8 @@ class Product:
         """Return a tensor of the epilogue, of the stack's axes, as a plan takes it; others as they are."""
         if form != "matrix":
             plain = self.is_empty or any(self.is_vector) or not (self.is_folded or self.is_batched)
-            return tensor if plain else vectors_as_one(name, form, tensor, self.batch, self.rows, self.is_folded)
+            size = self.rows, columns
+            return tensor if plain else vectors_as_one(name, form, tensor, self.batch, size, self.is_folded)
         shape = self.with_columns(columns)
         if self.is_empty or any(self.is_vector) or len(shape) <= _BATCHED or shape_of(tensor) != shape:
             return tensor

@@ -170,3 +170,32 @@ def test_a_plan_of_a_batch_takes_a_batch_by_one_matrix() -> None:
     np.testing.assert_array_equal(pycutlass.matmul(a, w, plan=pycutlass.Gemm(a, w)), a @ w)
     tall = pycutlass.Gemm(a.reshape(-1, K), w)
     np.testing.assert_array_equal(pycutlass.matmul(a, w, plan=tall), a @ w)
+
+
+@pycutlass.epilogue_function
+def one_row(accum: Any, given: Row) -> Any:
+    return accum + given
+
+
+@pycutlass.epilogue_function
+def one_column(accum: Any, given: Column) -> Any:
+    return accum + given
+
+
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one B", "many B"])
+@pytest.mark.parametrize(("function", "size"), [(one_row, (4, 6)), (one_column, (6, 4))], ids=["row", "column"])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 1), (2, 3, 1, 1)], ids=str)
+def test_axes_of_a_batch_are_no_line_of_a_matrix(shape: Any, function: Any, size: Any, is_shared: bool) -> None:
+    """There are 6 matrices, and as many columns, or rows: one number for each matrix must not become one for each."""
+    rows, columns = size
+    a, b = drawn(2, 3, rows, 8), drawn(*(() if is_shared else (2, 3)), 8, columns)
+    given = drawn(*shape)
+    with pytest.raises(ArgumentError, match=r"given must be a contiguous vector of (6|36) elements"):
+        pycutlass.matmul(a, b, epilogue=function, epilogue_inputs={"given": given})
+    with pytest.raises(ArgumentError, match=r"given of one_(row|column) is a (row|column), of shape \(6,\)"):
+        function.numpy(a @ b, given=given)
+
+
+def test_axes_of_a_batch_are_no_rows_of_a_matrix_in_numpy() -> None:
+    with pytest.raises(ArgumentError, match=r"residual of added is a matrix, of shape \(6, 16\)"):
+        added.numpy(drawn(2, 3, 6, 16), residual=drawn(2, 3, 16))
