@@ -15,10 +15,10 @@ from pycutlass.operands.epilogue import is_plain_number
 from pycutlass.plan.added import Added, check_bias, source_of
 from pycutlass.plan.building import build_for
 from pycutlass.plan.choices import Chosen
+from pycutlass.plan.gradients import check_gradients
 from pycutlass.plan.kept import KeptLaunches, ResultForm
 from pycutlass.plan.launches import PlanLaunch
 from pycutlass.plan.measured import generation
-from pycutlass.plan.options import check_gradients
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.readings import about_ports, device_of, named_inputs, place
 from pycutlass.plan.tunable import TunablePlan

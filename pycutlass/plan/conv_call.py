@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from pycutlass import _core
-from pycutlass.epilogue.given_scalars import frozen, scalar_key
+from pycutlass.epilogue.given_scalars import scalar_key
 from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported
 from pycutlass.operands.conv_operand import Extent
@@ -16,9 +16,10 @@ from pycutlass.plan.conv2d import Conv2d, check_bias_of
 from pycutlass.plan.conv_options import geometry_in
 from pycutlass.plan.conv_problem import Geometry, direction_of, extents_of, problem_of
 from pycutlass.plan.forms import packed_vector
+from pycutlass.plan.gradients import check_gradients, kept_scalars
 from pycutlass.plan.kinds import Wanted, check_epilogue, check_types, is_gated
 from pycutlass.plan.matmul import matmul
-from pycutlass.plan.options import OF_KERNELS, KeptPlans, check_gradients, check_with_plan, scalars_among
+from pycutlass.plan.options import OF_KERNELS, KeptPlans, check_with_plan, scalars_among
 from pycutlass.plan.pixels import (
     check_shape,
     checked_step,
@@ -72,7 +73,7 @@ class Call:
         check_epilogue(options["epilogue"])
         self._kind, self._direction, self._geometry = kind, direction_of(kind), geometry_in(options)
         self._result_size, self._inputs = result_size, named_inputs(options["epilogue_inputs"]) or None
-        options = options | {name: frozen(options[name]) for name in ("alpha", "beta")}
+        options = options | kept_scalars({name: options[name] for name in ("alpha", "beta")}, "convolution")
         self._said, self._named, self._names = options, named, tuple(operands)
         given = {**operands, "c": c, "bias": bias, "out": options["out"]}
         views = {name: wrap(name, tensor) for name, tensor in given.items() if tensor is not None or name in operands}

@@ -14,11 +14,11 @@ from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError
 from pycutlass.operands.epilogue import is_plain_number
 from pycutlass.plan.added import Added, Addition
+from pycutlass.plan.gradients import check_gradients
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_parts import Part, element_of_all, form_of_all
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_columns, check_types, columns_of, is_gated, kind_of
-from pycutlass.plan.options import check_gradients
 from pycutlass.plan.readings import check_port, device_of
 from pycutlass.spec import view_of
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from pycutlass.calls import public, shown
-from pycutlass.epilogue.given_scalars import frozen, scalar_key
+from pycutlass.epilogue.given_scalars import scalar_key
 from pycutlass.errors import ArgumentTypeError
 from pycutlass.integers import shape_of
 from pycutlass.plan.added import Addition
 from pycutlass.plan.forms import Form
+from pycutlass.plan.gradients import kept_scalars
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_kinds import addition_to, check_gradients_of_group, device_of_group
 from pycutlass.plan.group_parts import Part, Stacked, element_of_all
@@ -124,7 +125,8 @@ def grouped_matmul(
     check_epilogue(epilogue)
     if not isinstance(allow_copy, bool):
         raise ArgumentTypeError(f"allow_copy must be True or False, got {shown(allow_copy)}")
-    inputs, alpha, beta = named_inputs(epilogue_inputs), frozen(alpha), frozen(beta)
+    inputs, scalars = named_inputs(epilogue_inputs), kept_scalars({"alpha": alpha, "beta": beta}, "product")
+    alpha, beta = scalars["alpha"], scalars["beta"]
     if plan is not None:
         said = {"epilogue": epilogue, "out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
         check_with_plan(plan, GroupedGemm, said | {"precision": precision, "alpha": alpha, "beta": beta}, inputs)

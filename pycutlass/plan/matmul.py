@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from pycutlass import _core, cutlass
 from pycutlass.calls import public, unknown_keywords
-from pycutlass.epilogue.given_scalars import frozen, scalar_key
+from pycutlass.epilogue.given_scalars import scalar_key
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gemm import Gemm
+from pycutlass.plan.gradients import check_gradients, kept_scalars
 from pycutlass.plan.kinds import Wanted, check_columns, check_epilogue, columns_of, decisive
 from pycutlass.plan.options import (
     OF_KERNELS,
     KeptPlans,
     bad_options,
-    check_gradients,
     check_with_plan,
     scalars_among,
     without_tensors,
@@ -121,7 +121,8 @@ def matmul(
     """
     check_epilogue(epilogue)
     scaled = NO_SCALES if scales is None else Scales.of(scales)
-    alpha, beta = scaled.times(frozen(alpha), epilogue), frozen(beta)
+    scalars = kept_scalars({"alpha": alpha, "beta": beta}, "product")
+    alpha, beta = scaled.times(scalars["alpha"], epilogue), scalars["beta"]
     columns = columns_of(epilogue if plan is None else attribute(attribute(plan, "kind"), "epilogue"))
     flat = as_matrices(a, b, c, out, columns) if scales is None and plan is None and epilogue_inputs is None else None
     if flat is not None:  # a stack of matrices as one, as layers have it

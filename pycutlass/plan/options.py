@@ -13,15 +13,12 @@ from pycutlass.calls import shown
 from pycutlass.epilogue import Epilogue
 from pycutlass.epilogue.given_scalars import frozen, scalar_key
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.imported import imported
 from pycutlass.plan.readings import is_same_scalar
-from pycutlass.tensor import TensorView
 
 __all__ = [
     "OF_KERNELS",
     "KeptPlans",
     "bad_options",
-    "check_gradients",
     "check_with_plan",
     "scalars_among",
     "without_tensors",
@@ -106,23 +103,6 @@ def _is_tensor(epilogue: Any, name: str) -> bool:
     if graph is not None:
         return all(each.name != name for each in graph.of_form("scalar"))
     return isinstance(epilogue, Epilogue) and any(port.name == name for port in epilogue.ports)
-
-
-def check_gradients(views: Mapping[str, TensorView], what: str) -> None:
-    """Refuse tensors whose gradients, or tangents, would be lost."""
-    dual = [name for name, view in views.items() if view.has_tangent]
-    if dual:
-        raise ArgumentError(
-            f"{dual[0]} has a tangent, of torch's forward mode, and the {what} has no derivative in that mode: pass "
-            f"torch.autograd.forward_ad.unpack_dual({dual[0]}).primal, or take gradients with backward()"
-        )
-    asking = [name for name, view in views.items() if view.requires_grad]
-    is_enabled = imported("torch", "is_grad_enabled")
-    if asking and callable(is_enabled) and is_enabled():
-        names = f"{asking[0]} requires" if len(asking) == 1 else f"{', '.join(asking)} require"
-        raise ArgumentError(
-            f"{names} a gradient, and the {what} has none: pass {asking[0]}.detach(), or call it under torch.no_grad()"
-        )
 
 
 def check_with_plan(plan: Any, kind: type, options: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from pycutlass.integers import real
 from pycutlass.library import TensorDescription
 from pycutlass.operands.epilogue import port_operand, port_operand_of
 from pycutlass.plan.forms import Form, form_of
+from pycutlass.plan.gradients import kept_scalars
 from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import ELEMENTS, Element
@@ -202,7 +203,7 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Something that the epilogue does not take, or two values of one scalar.
+        Something that the epilogue does not take, two values of one scalar, or one whose gradient would be lost.
     """
     names, known = {port.name for port in epilogue.ports}, tuple(epilogue.scalar_names)
     given = named_inputs(inputs)
@@ -227,7 +228,7 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
                 scalars.setdefault(name, usual)
         elif not is_usual(value, usual):
             raise ArgumentError(f"{name}={shown(value)} has no effect: the epilogue {epilogue!r} lacks it")
-    return {name: frozen(value) for name, value in scalars.items()}
+    return kept_scalars(scalars, "launch")
 
 
 def check_ports(

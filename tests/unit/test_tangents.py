@@ -15,6 +15,7 @@ from torch_launches import FAMILIES
 
 import pycutlass
 from pycutlass._core import TensorGuard
+from pycutlass.epilogue import Scalar
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 # torch's decompositions for dual tensors are scripted.
@@ -57,6 +58,47 @@ def test_no_call_loses_a_tangent(name: str) -> None:
         for one, other in zip(*(each if isinstance(each, list) else [each] for each in (found, expected)), strict=True):
             assert torch.equal(one, other)
         call(*given)
+
+
+@pycutlass.epilogue_function
+def scaled(accum: Any, factor: Scalar) -> Any:
+    return accum * factor
+
+
+#: Calls with scalars, which kernels take as numbers, by how messages call the scalar.
+SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "matmul": ("alpha", lambda s: pycutlass.matmul(A, B, alpha=s)),
+    "beta of matmul": ("beta", lambda s: pycutlass.matmul(A, B, C, beta=s)),
+    "a function": ("factor", lambda s: pycutlass.matmul(A, B, epilogue=scaled, epilogue_inputs={"factor": s})),
+    "linear": ("alpha", lambda s: pycutlass.linear(A, B.T, alpha=s)),
+    "conv2d": ("alpha", lambda s: pycutlass.conv2d(X, W, padding=1, alpha=s)),
+    "grouped_matmul": ("alpha", lambda s: pycutlass.grouped_matmul([A, A], [B, B], alpha=s)),
+    "a function of groups": (
+        "factor",
+        lambda s: pycutlass.grouped_matmul([A], [B], epilogue=scaled, epilogue_inputs={"factor": s}),
+    ),
+    "a plan": ("alpha", lambda s: pycutlass.Gemm(A, B, alpha=s)),
+    "a plan of a convolution": ("alpha", lambda s: pycutlass.Conv2d(X, W, padding=1, alpha=s)),
+    "a plan of a group": ("alpha", lambda s: pycutlass.GroupedGemm([A], [B], alpha=s)),
+}
+
+
+@pytest.mark.parametrize("which", SCALARS)
+def test_no_call_loses_the_derivative_of_a_scalar(which: str) -> None:
+    name, call = SCALARS[which]
+    scalar = torch.tensor(2.0)
+    call(scalar)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(scalar, torch.tensor(1.0))
+        for context in (torch.enable_grad(), torch.no_grad()):
+            with context, pytest.raises(ArgumentError, match=rf"{name} has a tangent.*unpack_dual\({name}\)\.primal"):
+                call(dual)
+    asking = torch.nn.Parameter(scalar)
+    with pytest.raises(ArgumentError, match=rf"{name} requires a gradient.*pass {name}\.detach\(\)"):
+        call(asking)
+    call(asking.detach())
+    with torch.no_grad():
+        call(asking)
 
 
 def test_a_view_of_what_has_a_tangent_has_one() -> None:
