@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 
+#include "bindings.h"
 #include "calls.h"
 #include "known_products.h"
 #include "served_call.h"
@@ -25,6 +27,7 @@ struct Method {
   PyObject* earlier;   // a tuple
   PyObject* owner;     // the class that it is a method of; null where it is a function
   Serve serve;
+  bool is_traced;  // whether torch.compile may look into what it calls
 };
 
 Method& method_of(PyObject* self) { return *reinterpret_cast<Method*>(self); }
@@ -153,7 +156,7 @@ PyObject* refuse_unbound(Method const& method, PyObject* const* given, Py_ssize_
   return nullptr;
 }
 
-PyObject* call(PyObject* self, PyObject* const* given, size_t count, PyObject* keywords) {
+PyObject* call_now(PyObject* self, PyObject* const* given, size_t count, PyObject* keywords) {
   Method const& method = method_of(self);
   PyObject* result = method.serve(method, given, PyVectorcall_NARGS(count), keywords);
   if (result || PyErr_Occurred()) return result;
@@ -161,6 +164,46 @@ PyObject* call(PyObject* self, PyObject* const* given, size_t count, PyObject* k
     return refuse_unbound(method, given, PyVectorcall_NARGS(count));
   }
   return PyObject_Vectorcall(method.function, given, count, plain_names(keywords).ptr());
+}
+
+/// Whether something like torch.compile takes the frames of Python before they run.
+bool frames_are_taken() {
+  return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) != _PyEval_EvalFrameDefault;
+}
+
+/// What torch.compile has of the functions that it calls, as `torch.compiler.disable` turns it off for a call. It would
+/// compile what chooses and launches kernels, frame by frame, and take methods that are not written in Python for
+/// functions.
+class Untraced {
+ public:
+  Untraced() {
+    py::object const dynamo = imported("torch._C._dynamo.eval_frame", "set_eval_frame");
+    if (!dynamo) return;
+    before_ = dynamo(py::none());
+    set_ = dynamo;
+  }
+  ~Untraced() {
+    if (!set_) return;
+    py::error_scope const kept;
+    try {
+      set_(before_);
+    } catch (py::error_already_set& failed) {
+      failed.discard_as_unraisable("what torch.compile traces");
+    }
+  }
+  Untraced(Untraced const&) = delete;
+  Untraced& operator=(Untraced const&) = delete;
+
+ private:
+  py::object set_, before_;
+};
+
+PyObject* call(PyObject* self, PyObject* const* given, size_t count, PyObject* keywords) {
+  if (method_of(self).is_traced || !frames_are_taken()) return call_now(self, given, count, keywords);
+  return pycutlass::guarded([&] {
+    Untraced const untraced;
+    return call_now(self, given, count, keywords);
+  });
 }
 
 PyObject* bind_to(PyObject* self, PyObject* instance, PyObject*) {
@@ -250,6 +293,8 @@ py::object make(py::handle function, Serve serve, py::handle direct = {}, py::ha
   method_of(self).direct = direct.inc_ref().ptr();
   method_of(self).earlier = earlier.inc_ref().ptr();
   method_of(self).serve = serve;
+  py::object const module = py::getattr(function, "__module__", py::str(""));
+  method_of(self).is_traced = py::str(module).cast<std::string>().rfind("pycutlass.pytorch", 0) == 0;
   return py::reinterpret_steal<py::object>(self);
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MappingProxyType
@@ -291,6 +292,11 @@ def unbound(function: Any, owner: type, first: Any) -> ArgumentTypeError:
     name = function.__name__
     how = f"write {owner.__name__}(...)" if name == "__init__" else f"call it on one, .{name}(...)"
     got = "none" if first is None else shown(first)
+    if "torch._dynamo" in sys.modules:  # it takes methods that are not written in Python for functions
+        how += (
+            ". Inside of torch.compile, call it from a function that torch.compiler.disable was given, or call "
+            "pycutlass.matmul or an operator of torch.ops.pycutlass instead"
+        )
     return ArgumentTypeError(f"{function.__qualname__} needs an object of {owner.__name__} first, got {got}: {how}")
 
 
