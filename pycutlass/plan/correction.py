@@ -7,6 +7,7 @@ one hidden layer has learned the logarithm of what is missing; `tools/fit_correc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,17 +25,18 @@ __all__ = ["LIMIT", "MOST", "OF_CANDIDATES", "OF_PROBLEMS", "Correction", "of_ca
 OF_CANDIDATES = (
     *("rows", "columns", "depth", "cluster rows", "cluster columns", "pingpong", "transposed", "stream-K"),
     *("stream-K in slices", "parallel", "slices", "swizzle", "GEMV", "bits", "A by columns", "B by rows"),
-    "D by columns",
+    *("D by columns", "pieces of columns"),
 )
 OF_PROBLEMS = (
     *("multiplying", "memory", "adding", "start", "microseconds", "waves", "use of waves", "less than a wave"),
     *("one wave", "k-tiles", "m", "n", "k", "batches", "bytes of A", "bytes of B", "bytes of D", "outside of D"),
-    *("width of a strip", "strips along m"),
+    *("width of a strip", "strips along m", "split lines of A", "split lines of B", "split lines of D"),
 )
 #: Standard deviations of an input: what is farther off than all that was measured is taken as that.
 LIMIT = 4.0
 #: The largest correction.
 MOST = float(np.exp(0.4))
+_LINE = 128  # bytes that memory moves at once
 _ROWS = 128  # of a part of a product: OpenBLAS wakes threads from 2**18 multiply-adds on
 _Singles = npt.NDArray[np.float32]
 
@@ -114,12 +116,16 @@ def of_candidates(f: Features, kind: Any) -> Floats:
         one * (not kind.A.is_row_major),
         one * kind.B.is_row_major,
         one * (not kind.D.is_row_major),
+        _pieces_of_columns(f, kind),
     )
     return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
 
 
-def of_problem(size: tuple[int, int, int], batches: int, found: Prediction, seen: Seen) -> Floats:
+def of_problem(size: tuple[int, int, int], batches: int, found: Prediction, seen: Seen, kind: Any) -> Floats:
     """Return what the network reads of candidates with a problem of M, N and K, as `of_candidates` does."""
+    m, n, k = size
+    lengths = k if kind.A.is_row_major else m, n if kind.B.is_row_major else k, n if kind.D.is_row_major else m
+    split = (_split(length * each.type.bits) for length, each in zip(lengths, (kind.A, kind.B, kind.D), strict=True))
     total, waves, tiling = found.microseconds, seen.waves, seen.tiling
     one = np.ones_like(total)
     whole = np.maximum(np.ceil(waves), 1.0)
@@ -140,8 +146,29 @@ def of_problem(size: tuple[int, int, int], batches: int, found: Prediction, seen
         np.log(computed / (size[0] * size[1])),
         np.log(np.maximum(tiling.width, 1.0)),
         tiling.is_along_m,
+        *(one * share for share in split),
     )
     return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
+
+
+def _pieces_of_columns(f: Features, kind: Any) -> Floats:
+    """Return the logarithm of how many loads a tile's columns take where a line holds them, and not their K.
+
+    A load has up to 128 bytes of a line, 64 columns of f16, and a power of two of them which divides the tile's: 192
+    columns are 3 loads, and 176 are 11.
+    """
+    most = 8 * _LINE // kind.B.type.bits
+    is_along = np.where(f.is_transposed, not kind.A.is_row_major, kind.B.is_row_major) & ~f.is_gemv
+    widths = np.gcd(f.columns.astype(np.int64), most)
+    return np.where(is_along, np.log(most / np.maximum(widths, 1)), 0.0)
+
+
+def _split(bits: int) -> float:
+    """Return of a packed matrix whose rows, or columns, have so many bits, which share of them begins within a line.
+
+    What tiles load of such a row lies in one line more. That costs those the most that share no loads in a cluster.
+    """
+    return 1 - math.gcd(bits // 8, _LINE) / _LINE
 
 
 def _product(rows: _Singles, columns: _Singles) -> _Singles:

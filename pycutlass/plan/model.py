@@ -88,7 +88,7 @@ class Model:
         correction = self.constants.correction
         if correction is None or not self.is_corrected:
             return found
-        inputs = of_problem((m, n, int(np.max(k))), batches, found, seen)
+        inputs = of_problem((m, n, int(np.max(k))), batches, found, seen, self.kind)
         times = found.microseconds.copy()
         near = times <= times.min() * MOST**2  # others are not the best, whatever is learned of them
         corrected = times[near] * correction.factors(self._begun[near], inputs[near])
@@ -100,7 +100,7 @@ class Model:
     def read(self, m: int, n: int, k: int, batches: int = 1) -> tuple[Prediction, Floats]:
         """Return what is predicted without a correction, and what a correction reads beside `of_candidates`."""
         found, seen = self._predicted(m, n, k, batches, None)
-        return found, of_problem((m, n, k), batches, found, seen)
+        return found, of_problem((m, n, k), batches, found, seen, self.kind)
 
     def _least_time(self, macs: float, moved: float) -> float:
         """Return the microseconds below which no kernel computes so many products, and moves so many bytes."""

@@ -73,12 +73,36 @@ def test_a_network_is_what_its_formula_says() -> None:
     np.testing.assert_allclose(corrected.microseconds, found.microseconds * expected, rtol=1e-4)
 
 
+def test_rows_that_begin_within_a_line_of_memory_are_counted() -> None:
+    """Of f16, rows of 1000 begin anywhere but in one of eight; of A by rows, B by columns and D by rows."""
+    for size, expected in (
+        ((512, 1024, 1000), (0.875, 0.875, 0)),
+        ((1000, 1000, 1024), (0, 0, 0.875)),
+        ((8, 32, 96), (0.5, 0.5, 0.5)),
+        ((64, 64, 64), (0, 0, 0)),
+    ):
+        _, inputs = model_of().read(*size)
+        places = [OF_PROBLEMS.index(f"split lines of {name}") for name in "ABD"]
+        assert np.array_equal(inputs[:, places], np.broadcast_to(expected, (len(inputs), 3)))
+    tnt, ttt = (model_of(dataclasses.replace(BF16, layouts=layouts)) for layouts in ("tnt", "ttt"))
+    pieces = [of_candidates(each.features, each.kind)[:, OF_CANDIDATES.index("pieces of columns")] for each in (tnt, ttt)]
+    columns, swapped = ttt.features.columns, ttt.features.is_transposed
+    assert not pieces[0].any() and not pieces[1][swapped].any(), "K is what a line holds"
+    for extent, times in ((192, 1), (160, 2), (176, 4), (80, 4)):
+        of_extent = pieces[1][(columns == extent) & ~swapped]
+        assert len(of_extent) and np.allclose(np.exp(of_extent), times)
+    s8 = next(each for each in FITTED if each.operands == "s8")
+    _, inputs = model_of(s8).read(100, 512, 1000)
+    assert np.all(inputs[:, OF_PROBLEMS.index("split lines of A")] == 1 - 8 / 128)
+
+
 def test_what_was_never_measured_is_predicted_without() -> None:
     correction = constants_of(H100).correction
     assert correction is not None and correction.classes == {"f16", "f8", "s8"}
     constant = correction.scale == np.float32(1e9)
     names = np.array([*OF_CANDIDATES, *OF_PROBLEMS])
-    assert set(names[constant]) == {"A by columns", "D by columns"}, "layouts of which nothing has been measured"
+    unmeasured = {"A by columns", "D by columns", *(f"split lines of {name}" for name in "ABD"), "pieces of columns"}
+    assert set(names[constant]) == unmeasured, "layouts of which nothing was measured, and what was not read then"
     bf16 = kind(BF16)
     a, b, d = (dataclasses.replace(each, alignment=2) for each in (bf16.A, bf16.B, bf16.D))
     functor = pycutlass.LinearCombination(cutlass.bfloat16, 2, cutlass.float32, cutlass.float32)
