@@ -60,7 +60,7 @@ def test_an_exception_leaves_torch_as_it_was() -> None:
     def wrong(a: torch.Tensor) -> torch.Tensor:
         return pycutlass.matmul(a, A) + 1
 
-    with pytest.raises(ArgumentError, match="16.*8"):
+    with pytest.raises(ArgumentError, match=r"16.*8"):
         torch.compile(wrong, backend="eager")(A)
     seen: list[int] = []
 

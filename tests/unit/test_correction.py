@@ -85,7 +85,8 @@ def test_rows_that_begin_within_a_line_of_memory_are_counted() -> None:
         places = [OF_PROBLEMS.index(f"split lines of {name}") for name in "ABD"]
         assert np.array_equal(inputs[:, places], np.broadcast_to(expected, (len(inputs), 3)))
     tnt, ttt = (model_of(dataclasses.replace(BF16, layouts=layouts)) for layouts in ("tnt", "ttt"))
-    pieces = [of_candidates(each.features, each.kind)[:, OF_CANDIDATES.index("pieces of columns")] for each in (tnt, ttt)]
+    place = OF_CANDIDATES.index("pieces of columns")
+    pieces = [of_candidates(each.features, each.kind)[:, place] for each in (tnt, ttt)]
     columns, swapped = ttt.features.columns, ttt.features.is_transposed
     assert not pieces[0].any() and not pieces[1][swapped].any(), "K is what a line holds"
     for extent, times in ((192, 1), (160, 2), (176, 4), (80, 4)):
