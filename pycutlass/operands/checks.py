@@ -14,7 +14,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.operands.operand import Matrix
 from pycutlass.remedies import EpilogueName, converted, is_target, laid_out, typed
-from pycutlass.tensor import TensorView, has_tangent
+from pycutlass.tensor import TensorView, has_tangent, in_forward_mode
 
 __all__ = [
     "LARGEST_EXTENT",
@@ -134,7 +134,9 @@ def say_without_gradient(given: Mapping[str, Any]) -> None:
     if "torch" not in sys.modules:  # the usual way is one step
         return
     grad_is_enabled = imported("torch", "is_grad_enabled")
-    asks = callable(grad_is_enabled) and grad_is_enabled()
+    asks, may_be_dual = callable(grad_is_enabled) and grad_is_enabled(), in_forward_mode()
+    if not asks and not may_be_dual:
+        return
     for name in ("A", "B", "C"):
         tensors: Any = given.get(name)
         for number, tensor in enumerate(tensors if type(tensors) in (list, tuple) else (tensors,)):
@@ -142,7 +144,7 @@ def say_without_gradient(given: Mapping[str, Any]) -> None:
             if asks and attribute(tensor, "requires_grad") is True:
                 what = "requires a gradient, and D has none"
                 remedy = f"{label}.detach(), work under torch.no_grad()"
-            elif has_tangent(tensor):
+            elif may_be_dual and has_tangent(tensor):
                 what = "has a tangent, of torch's forward mode, and D has none"
                 remedy = f"torch.autograd.forward_ad.unpack_dual({label}).primal"
             else:

@@ -21,7 +21,8 @@ from pycutlass.plan.prediction import Prediction, Seen
 
 __all__ = ["LIMIT", "MOST", "OF_CANDIDATES", "OF_PROBLEMS", "Correction", "of_candidates", "of_problem"]
 
-#: What the network reads: of a candidate, whatever the problem, and of a candidate with a problem.
+#: What the network reads: of a candidate, whatever the problem, and of a candidate with a problem. Those that are
+#: shipped were trained without "pieces of columns" and "split lines", which have no effect there.
 OF_CANDIDATES = (
     *("rows", "columns", "depth", "cluster rows", "cluster columns", "pingpong", "transposed", "stream-K"),
     *("stream-K in slices", "parallel", "slices", "swizzle", "GEMV", "bits", "A by columns", "B by rows"),
@@ -152,10 +153,10 @@ def of_problem(size: tuple[int, int, int], batches: int, found: Prediction, seen
 
 
 def _pieces_of_columns(f: Features, kind: Any) -> Floats:
-    """Return the logarithm of how many loads a tile's columns take where a line holds them, and not their K.
+    """Return the logarithm of how many loads 128 bytes of columns take, where these are adjacent, and not K.
 
-    A load has up to 128 bytes of a line, 64 columns of f16, and a power of two of them which divides the tile's: 192
-    columns are 3 loads, and 176 are 11.
+    A load takes up to 128 bytes, 64 columns of f16, and a power of two of columns, which divides those of the tile: 192
+    columns are 3 loads of 64, one for 128 bytes, and 176 are 11 of 16, four for 128 bytes.
     """
     most = 8 * _LINE // kind.B.type.bits
     is_along = np.where(f.is_transposed, not kind.A.is_row_major, kind.B.is_row_major) & ~f.is_gemv

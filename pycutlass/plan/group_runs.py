@@ -17,7 +17,7 @@ from pycutlass.plan.group_launches import GroupLaunch, Problems
 from pycutlass.plan.group_results import new_matrix
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.measured import generation
-from pycutlass.tensor import TensorView
+from pycutlass.tensor import TensorView, in_forward_mode
 
 __all__ = ["Runs"]
 
@@ -145,8 +145,7 @@ class Runs:
 
 def _are_followed(*operands: Any) -> bool:
     """Return whether autograd of torch follows tensors, which the closer look refuses."""
-    level = imported("torch.autograd.forward_ad", "_current_level")
-    if isinstance(level, int) and level >= 0:  # any of them may have a tangent
+    if in_forward_mode():  # any of them may have a tangent
         return True
     is_enabled = imported("torch", "is_grad_enabled")
     if not callable(is_enabled) or not is_enabled():

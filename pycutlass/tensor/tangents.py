@@ -6,7 +6,13 @@ from typing import Any
 
 from pycutlass.imported import imported, is_of
 
-__all__ = ["has_tangent"]
+__all__ = ["has_tangent", "in_forward_mode"]
+
+
+def in_forward_mode() -> bool:
+    """Return whether tensors may have tangents now: inside of ``dual_level`` of torch."""
+    level = imported("torch.autograd.forward_ad", "_current_level")
+    return isinstance(level, int) and level >= 0
 
 
 def has_tangent(tensor: Any) -> bool:
@@ -16,8 +22,7 @@ def has_tangent(tensor: Any) -> bool:
     ``dual_level``. Unlike ``requires_grad``, ``torch.no_grad`` does not turn it off; inference mode does, and what runs
     below autograd has none.
     """
-    level = imported("torch.autograd.forward_ad", "_current_level")
-    if not isinstance(level, int) or level < 0 or not is_of(tensor, "torch", "Tensor"):
+    if not in_forward_mode() or not is_of(tensor, "torch", "Tensor"):
         return False
     is_enabled = imported("torch.autograd.forward_ad", "_is_fwd_grad_enabled")
     if callable(is_enabled) and not is_enabled():

@@ -1,6 +1,6 @@
 """Programs that make arguments on the stand-in for a GPU: at once by C++, or looked at by Python alone."""
 
-__all__ = ["ODD", "TORCH"]
+__all__ = ["ODD", "THERE", "TORCH"]
 
 #: Tensors of torch in host memory that pass for some of GPU 0, and arguments made with and without what is prepared.
 TORCH = """
@@ -71,6 +71,19 @@ def looked_at(operation, *given, **named):
     finally:
         for each, start in zip(starts, before):
             setattr(*each, start)
+"""
+
+#: Tensors of torch in memory of the stand-in, which kernels read and write there.
+THERE = """
+def there(values):
+    # a tensor of torch in memory of the stand-in
+    array = Array(0, values)
+    tensor = torch.from_numpy(memory_at(array.data.ptr, array.shape))
+    tensor.array = array
+    return tensor
+
+def of(*shape):
+    return there(np.random.randint(-4, 5, shape).astype(np.float32))
 """
 
 #: Tensors that are odd in some way, and what comes of arguments that are made of them.

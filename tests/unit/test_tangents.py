@@ -9,7 +9,7 @@ from typing import Any
 import fake_gpu
 import pytest
 import torch
-from prepared_arguments import TORCH
+from prepared_arguments import THERE, TORCH
 from torch.autograd import forward_ad
 from torch_launches import FAMILIES
 
@@ -156,15 +156,7 @@ from torch.autograd import forward_ad
 operation = gemm()
 pycutlass.plan.choices.Choices.of = lambda self, m: Candidate(operation)
 
-def there(values):
-    array = Array(0, values)
-    tensor = torch.from_numpy(memory_at(array.data.ptr, array.shape))
-    tensor.array = array
-    return tensor
-
-def of(*shape):
-    return there(np.random.randint(-4, 5, shape).astype(np.float32))
-
+{THERE}
 a, w, d, tangent = of(5, 7), of(6, 7), of(5, 6), of(5, 7)
 plan = pycutlass.Gemm(a, w.t())
 for compute in (lambda a: plan.run(a, w.t(), out=d), lambda a: pycutlass.matmul(a, w.t(), out=d)):

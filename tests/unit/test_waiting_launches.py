@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fake_gpu
 import pytest
-from prepared_arguments import ODD, TORCH
+from prepared_arguments import ODD, THERE, TORCH
 
 _PLAN = f"""{TORCH}
 import gc, weakref
@@ -18,16 +18,7 @@ M, N, K = 5, 6, 7
 operation = gemm()
 pycutlass.plan.choices.Choices.of = lambda self, m: Candidate(operation)
 
-def there(values):
-    # a tensor of torch in memory of the stand-in
-    array = Array(0, values)
-    tensor = torch.from_numpy(memory_at(array.data.ptr, array.shape))
-    tensor.array = array
-    return tensor
-
-def of(*shape):
-    return there(np.random.randint(-4, 5, shape).astype(np.float32))
-
+{THERE}
 def drawn(m=M):
     a, b = of(m, K), of(N, K)
     view = b.t()
