@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from benchmarks.pick_shapes import FITTED, HELD_OUT, MORE_FITTED, Shape
+from benchmarks.pick_shapes import FITTED, HELD_OUT, LIKELY_FITTED, MORE_FITTED, Shape
 from pycutlass import cutlass
 from pycutlass.cache import KernelCache
 from pycutlass.compiler import compile_many
@@ -59,10 +59,13 @@ def _parts() -> dict[str, list[Shape]]:
 #: The problems by types and layouts, which share kernels: most problems first.
 PARTS = _parts()
 #: Problems of which some candidates are measured, by types and layouts.
-MORE = {part: [each for each in MORE_FITTED if f"{each.operands}-{each.layouts}" == part] for part in PARTS}
-_WHOLE = frozenset((*HELD_OUT, *FITTED))
-#: How many: the likely fastest, and others by chance.
-_LIKELY, _OTHERS = 8, 24
+MORE = {
+    part: [each for each in (*MORE_FITTED, *LIKELY_FITTED) if f"{each.operands}-{each.layouts}" == part]
+    for part in PARTS
+}
+_WHOLE, _OF_LIKELY = frozenset((*HELD_OUT, *FITTED)), frozenset(LIKELY_FITTED)
+#: How many: the likely fastest, and others by chance; and how many of the likely ones where these are alone.
+_LIKELY, _OTHERS, _LIKELY_ALONE = 8, 24, 16
 
 
 def shapes_of(parts: Iterable[str]) -> list[Shape]:
@@ -95,6 +98,8 @@ def considered(shape: Shape, gpu: Device = GPU, factor: float = FACTOR) -> list[
 def sampled(shape: Shape, gpu: Device = GPU) -> list[Ranked]:
     """Return what is measured for a problem of `MORE`."""
     every = considered(shape, gpu)
+    if shape in _OF_LIKELY:
+        return every[:_LIKELY_ALONE]
     others = every[_LIKELY:]
     return every[:_LIKELY] + random.Random(f"{shape}").sample(others, min(_OTHERS, len(others)))
 

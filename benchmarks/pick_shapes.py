@@ -5,17 +5,18 @@ All are drawn with a fixed seed, and none is in two sets. What is judged by was 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["FITTED", "HELD_OUT", "MORE_FITTED", "RECORDED", "SEED", "Shape"]
+__all__ = ["FITTED", "HELD_OUT", "LIKELY_FITTED", "MORE_FITTED", "RECORDED", "SEED", "Shape"]
 
 _T = TypeVar("_T")
 
 SEED = 20261125
-_FIT_SEED, _MORE_SEED, _LONG_SEED = 7, 8, 9
+_FIT_SEED, _MORE_SEED, _LONG_SEED, _SCORES_SEED, _LINES_SEED = 7, 8, 9, 10, 11
 #: Types of A and B, with how often they are drawn.
 _TYPES = {"f16": 3, "bf16": 4, "tf32": 1, "e4m3": 2, "s8": 1}
 #: Layouts of A, B and D, t for row-major and n for column-major. A and B of 8 bits lie along K.
@@ -29,9 +30,11 @@ _LAYERS = (
 _DECODED = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _PREFILLED = (192, 256, 384, 512, 777, 1000, 1024, 1536, 2048, 3000, 4096, 6000, 8192, 16384)
 _SKINNY = (16, 32, 64, 96, 128, 192, 256)
+_TOKENS, _HEADS = (512, 1024, 1536, 2048, 3072, 4096), (64, 80, 96, 128, 192, 256)
 #: Extents are multiples of this, which all types load 16 bytes of, and so are those beside the usual sizes.
 _STEP = 16
 _MOST_PRODUCTS = 2**43  # of a problem: more takes so long that no other is measured in the meantime
+_MOST_SCORES = 2**27  # elements of a batch
 #: Extents that benchmarks.gemm measures, and those that benchmarks.gemm_classes does.
 _USUAL = (
     *((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
@@ -112,6 +115,27 @@ def _long(seed: int, count: int) -> Iterator[Shape]:
         yield Shape(operands, layouts, m, n, _multiple(rng, 6144, 49152))
 
 
+def _scores(seed: int, count: int) -> Iterator[Shape]:
+    """Yield so many batches as attention has: in turns queries with keys, and what comes of these with values."""
+    rng = random.Random(seed)
+    for layouts in ("tnt", "ttt") * (count // 2):
+        rows, columns = (
+            _one(rng, _TOKENS) if rng.random() < 0.5 else _multiple(rng, 256, 4096) for _ in ("queries", "keys")
+        )
+        head, batch = _one(rng, _HEADS), _one(rng, (4, 8, 16, 32, 64, 128))
+        batch = max(2, min(batch, 2 ** int(math.log2(_MOST_SCORES / (rows * columns)))))
+        n, k = (columns, head) if layouts == "tnt" else (head, columns)
+        yield Shape("bf16", layouts, rows, n, k, batch)
+
+
+def _lines(seed: int, count: int) -> Iterator[Shape]:
+    """Yield so many problems of which rows begin anywhere in lines of memory: extents are multiples of 8."""
+    rng = random.Random(seed)
+    for layouts in ("tnt", "ttt") * (count // 2):
+        m, n, k = (int(256 * 16 ** rng.random()) // 8 * 8 for _ in "mnk")
+        yield Shape("bf16", layouts, m, n, k)
+
+
 def _batch(rng: random.Random) -> tuple[int, int, int, int | None]:
     m, n = _multiple(rng, 64, 2048), _multiple(rng, 64, 2048)
     return m, n, _multiple(rng, 64, 1024), _one(rng, (2, 4, 8, 16, 32, 64))
@@ -155,6 +179,10 @@ MORE_FITTED: tuple[Shape, ...] = tuple(
         (*HELD_OUT, *FITTED),
     )
 ) + tuple(_apart(list(_long(_LONG_SEED, 48)), (*HELD_OUT, *FITTED)))
+#: What it is fitted to as well, with the likely candidates of each: kinds of problems that the others have few of.
+LIKELY_FITTED: tuple[Shape, ...] = tuple(
+    _apart([*_scores(_SCORES_SEED, 60), *_lines(_LINES_SEED, 60)], (*HELD_OUT, *FITTED, *MORE_FITTED))
+)
 #: What it is fitted to as well: the usual problems, of which other benchmarks have measured the best few kernels.
 RECORDED: tuple[Shape, ...] = (
     *(Shape("f16", "tnt", *size) for size in _USUAL),
