@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 from pycutlass.calls import public
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.capture import with_input_extents, with_own_statistics
+from pycutlass.pytorch.regions.gain import planned_for
 from pycutlass.pytorch.regions.joined import split_casts
 from pycutlass.pytorch.regions.members import NORMS
 from pycutlass.pytorch.regions.partitioner import Found, found_in
@@ -77,15 +77,18 @@ class InductorPass(_inductor_pass):  # type: ignore[misc]
 
 
 def _told_apart(options: Options) -> bytes:
-    """Return what tells apart what is compiled with these options, by this release and these files."""
-    return hashlib.sha256(repr((NAME, __version__, _of_files(), astuple(options))).encode()).digest()
+    """Return what tells apart what is compiled with these options, for this GPU, by this release and these files."""
+    known = (NAME, __version__, _of_files(), planned_for(options.sm), options.of_regions)
+    return hashlib.sha256(repr(known).encode()).digest()
 
 
 @lru_cache(maxsize=1)
 def _of_files() -> str:
-    """Return what tells apart how regions are found."""
-    files = sorted(Path(__file__).parent.joinpath("regions").glob("*.py"))
-    return hashlib.sha256(b"".join(each.read_bytes() for each in (Path(__file__), *files))).hexdigest()
+    """Return what tells apart how regions are found and written, and what is predicted of them."""
+    package = Path(__file__).parents[1]
+    folders = (Path(__file__).parent, package / "epilogue", package / "plan")
+    files = sorted(each for folder in folders for kind in ("*.py", "*.json") for each in folder.rglob(kind))
+    return hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
 
 
 class _Marked(_inductor_pass):  # type: ignore[misc]
@@ -218,7 +221,7 @@ def _with_regions(graph: Graph, options: Options) -> Found:
     if options.rest == "inductor":
         split_casts(graph)
     found = found_in(graph, options, _inlined, is_compiled=options.rest == "inductor")
-    compile_together(found.regions, sizes_of(graph, found.regions, None))
+    compile_together(found.regions, sizes_of(graph, found.regions, None), options)
     return found
 
 

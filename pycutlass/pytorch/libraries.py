@@ -30,9 +30,16 @@ from pycutlass.pytorch.handles import fused
 from pycutlass.pytorch.images import Geometry, new_images
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.partitions import Partition, RegionModule, check_partitioned
-from pycutlass.pytorch.regions.plans import checked_extents, gpu_of, is_here, plan_of, precision_for, sizes_of
+from pycutlass.pytorch.regions.plans import (
+    checked_extents,
+    compile_as_said,
+    gpu_of,
+    is_here,
+    plan_of,
+    precision_for,
+    sizes_of,
+)
 from pycutlass.pytorch.regions.region import Region
-from pycutlass.tuning.compiling import LocalCompiling
 from pycutlass.tuning.problems import problems_of
 
 __all__ = ["LibraryKernel", "build", "build_vm", "load", "plan_name"]
@@ -120,8 +127,7 @@ def build(
             plans.setdefault(plan_name(region), plan if is_here(chosen.sm) else _chosen_for(plan, gpu, rows))
         except PyCutlassError as error:
             raise ArgumentError(f"{region.name}, {region.product}, has no kernel to build: {error}") from error
-    if not chosen.use_multiprocessing or chosen.threads != -1 or chosen.tmp_dir is not None:
-        _compile(plans.values(), gpu.target, chosen)
+    compile_as_said([plan.candidate for plan in plans.values()], gpu.target, chosen)
     export_library(plans, path, extents=rows, target=gpu.target)
     return Path(path)
 
@@ -270,19 +276,6 @@ def _with_rows(problem: Any, plan: Gemm | Conv2d, rows: int) -> Any:
     if isinstance(plan, Conv2d):
         return replace(problem, problem_size=with_images(plan.problem_size, rows))
     return replace(problem, m=rows)
-
-
-def _compile(plans: Iterable[Gemm | Conv2d], target: str, options: Options) -> None:
-    """Compile the kernels of plans into the cache, as many at once as options say; failures come with the export."""
-    jobs = options.threads if options.use_multiprocessing and options.threads != -1 else None
-    kernels = LocalCompiling(
-        [plan.candidate for plan in plans], target, jobs if options.use_multiprocessing else 1, options.tmp_dir
-    )
-    try:
-        while not kernels.is_done:
-            kernels.ready(1.0)
-    finally:
-        kernels.close()
 
 
 def _kernel_of(library: LoadedLibrary, region: Region) -> LibraryKernel:

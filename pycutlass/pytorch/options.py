@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pycutlass.calls import public, shown, suggestion
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.trials import Database
 from pycutlass.trials.values import at_least, positive
 from pycutlass.tuning.options import directory_of, seconds_of, slices_of, threads_of
 
@@ -106,6 +108,7 @@ class Options:
             "threads": threads_of(self.threads),
             "tmp_dir": directory_of(self.tmp_dir),
             "min_gain": _share(self.min_gain),
+            "database": _database(self.database),
         }
         if isinstance(self.budget, str):
             seconds_of(self.budget)  # which refuses other text before anything is tuned
@@ -134,6 +137,11 @@ class Options:
             raise ArgumentTypeError(f"options have names, which are text, and {shown(names[0])} is none")
         return cls().changed(**dict(given))
 
+    @property
+    def of_regions(self) -> tuple[Any, ...]:
+        """What says which regions a graph has, and what compiles the rest: all others are about their kernels."""
+        return self.sm, self.use_fast_math, self.min_gain, self.rest, self.mode
+
     def check_beside(self, partitioned: Options) -> None:
         """Raise ArgumentError where a partition, made with other options, has decided something otherwise."""
         if self.use_fast_math != partitioned.use_fast_math:
@@ -157,6 +165,12 @@ class Options:
                     f"{name!r} is no option of a partition: there are {', '.join(known)}.{suggestion(name, known)}"
                 )
         return replace(self, **changes)
+
+
+def _database(value: Any) -> Any:
+    if value is None or isinstance(value, str | os.PathLike | Database):
+        return value
+    raise ArgumentTypeError(f"database must be a path or a pycutlass.trials.Database, got {shown(value)}")
 
 
 def _share(value: Any) -> float:

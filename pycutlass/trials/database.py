@@ -93,6 +93,11 @@ class Database:
         named = config.database_file() if path is None else as_path("path", path).absolute()
         self._storage = Storage(named, make=make)
         self._lookup = Lookup(self._storage)
+        self._made_of = (named, make)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes it again: copies are databases of the same file, with connections of their own."""
+        return _made_again, (type(self), *self._made_of)
 
     @property
     def path(self) -> Path:
@@ -399,3 +404,7 @@ class Database:
             if file.samefile(self.path):
                 raise CacheError(f"{file} is the database itself: name another file")
         return file
+
+
+def _made_again(kind: type[Database], named: Path | None, make: bool) -> Database:
+    return kind(named, make=make)

@@ -24,6 +24,7 @@ from pycutlass import errors
 from pycutlass.pytorch import InductorPass, Options, compiling
 from pycutlass.pytorch.regions.capture import with_own_statistics
 from pycutlass.pytorch.regions.region import Region
+from pycutlass.trials import Database
 
 Tensor = torch.Tensor
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles for a CPU by g++")
@@ -249,6 +250,36 @@ def test_passes_are_told_apart() -> None:
     assert first.uuid() == InductorPass().uuid() != second.uuid()
     copied = copy.deepcopy(second)
     assert copied.options == Options(min_gain=0.5)
+
+
+def test_passes_for_other_gpus_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set()
+    for target in ("sm_80", "sm_90a"):
+        monkeypatch.setenv("PYCUTLASS_TARGET", target)
+        found.add(InductorPass().uuid())
+    assert len(found) == 2 and len({InductorPass({"sm": sm}).uuid() for sm in (80, 90)}) == 2
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_a_database_among_the_options(rest: str, tmp_path: Path) -> None:
+    named, model, x = Database(tmp_path / "times.db"), nn.Sequential(nn.Linear(8, 8), nn.ReLU()), some(4, 8)
+    options: Any = {"min_gain": 0, "rest": rest, "database": named, "threads": 2}
+    with torch.no_grad():
+        assert_alike(torch.compile(model, backend="pycutlass", options=options)(x), model(x))
+    seen = InductorPass({"database": named})
+    assert seen.uuid() == InductorPass().uuid() and copy.deepcopy(seen).options.database.path == named.path
+
+
+@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch says that such tensors are a prototype
+def test_ragged_axes(rest: str, seen: list[list[Region]]) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    made = compiled(model, rest)
+    for rows in ((3, 5), (4, 1, 7)):
+        x = torch.nested.nested_tensor([some(each, 8) for each in rows], layout=torch.jagged)
+        with torch.no_grad():
+            assert_alike(made(x).values(), model(x).values())
+    assert [region.fused for region in seen[0]] == [("relu",)]
 
 
 @needs_compiler

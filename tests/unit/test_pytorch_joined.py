@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import pycutlass.pytorch
-from pycutlass.pytorch import compiling
+from pycutlass.pytorch import Options, compiling
 from pycutlass.pytorch.regions import plans
 from pycutlass.pytorch.regions.partitioner import Found
 
@@ -97,11 +97,21 @@ def test_sums_of_what_is_read_anyway_are_left(found: list[Found], is_read: bool)
 def test_kernels_of_all_regions_are_compiled_together(found: list[Found], monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Sequence[Any]] = []
     graph = pycutlass.pytorch.partition(Normed(True).half(), torch.randn(48, 64).half(), options={"min_gain": 0})
-    monkeypatch.setattr(plans, "device", SimpleNamespace(available=lambda: True, current=lambda: 0))
+    here = SimpleNamespace(target="sm_80", compute_capability=80)
+    gpu = SimpleNamespace(available=lambda: True, current=lambda: 0, describe=lambda _: here)
+    monkeypatch.setattr(plans, "device", gpu)
     monkeypatch.setattr(plans, "build_for", lambda kernels, ordinal: built.append(kernels))
     taken = []
     made = plans.plan_of
     monkeypatch.setattr(plans, "plan_of", lambda *given: taken.append(made(*given)) or taken[-1])
-    plans.compile_together(graph.regions, {})
+    plans.compile_together(graph.regions, {}, Options())
     assert len(graph.regions) == 2 and len(taken) == 1  # both are alike
     assert [set(kernels) for kernels in built] == [{each for plan in taken for each in plan.candidate.kernels}]
+    asked = []
+    monkeypatch.setattr(
+        plans, "LocalCompiling", lambda *given: asked.append(given) or SimpleNamespace(is_done=True, close=list)
+    )
+    plans.compile_together(graph.regions, {}, Options(threads=3))
+    plans.compile_together(graph.regions, {}, Options(use_multiprocessing=False))
+    assert [(len(candidates), *how) for candidates, *how in asked] == [(1, "sm_80", 3, None), (1, "sm_80", 1, None)]
+    assert len(built) == 3

@@ -22,6 +22,7 @@ import pycutlass.pytorch
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 from pycutlass.exports.library import described
 from pycutlass.pytorch import libraries
+from pycutlass.pytorch.regions import plans
 from pycutlass.pytorch.regions.gain import planned_for
 from pycutlass.pytorch.regions.plans import gpu_of
 from pycutlass.tuning.problems import problems_of
@@ -322,7 +323,7 @@ def test_compilers_are_as_many_as_options_say(built, monkeypatch, tmp_path):
         def close(self) -> None:
             return
 
-    monkeypatch.setattr(libraries, "LocalCompiling", Compiling)
+    monkeypatch.setattr(plans, "LocalCompiling", Compiling)
     pycutlass.pytorch.build(layers(), {"sm": 80, "threads": 3, "tmp_dir": tmp_path})
     pycutlass.pytorch.build(layers(), {"sm": 80, "use_multiprocessing": False})
     pycutlass.pytorch.build(layers(), {"sm": 80})

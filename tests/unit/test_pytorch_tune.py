@@ -166,7 +166,7 @@ def test_a_database_can_be_named(run, tmp_path):
     pycutlass.pytorch.tune(partitioned(), {"database": tmp_path / "mine.db"})
     assert Database(tmp_path / "mine.db", make=False).trials() and not Database(make=False).trials()
     with pytest.raises(ArgumentTypeError, match="database must be a path"):
-        pycutlass.pytorch.tune(partitioned(), {"database": 3})
+        pycutlass.pytorch.Options(database=3)
 
 
 def test_sizes_of_symbols(run):

@@ -29,6 +29,13 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
+def test_a_copy_is_a_database_of_the_same_file(database: Database) -> None:
+    database.add(trial())
+    for same in (copy.deepcopy(database), pickle.loads(pickle.dumps(database))):
+        assert same.path == database.path and same.trials() == database.trials()
+        same.close()
+
+
 # Values
 
 

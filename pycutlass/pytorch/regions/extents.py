@@ -17,6 +17,7 @@ __all__ = [
     "extents_of",
     "form_of",
     "hint_of",
+    "is_hinted",
     "is_whole",
     "packed_spec",
     "same",
@@ -38,8 +39,12 @@ def hint_of(extent: Any) -> int:
     """Return a number that an extent may be: of a symbol that of the example inputs."""
     if isinstance(extent, int):
         return extent
-    hint = extent.node.hint if extent.node.has_hint() else None
-    return 1024 if hint is None else int(hint)
+    return int(extent.node.hint) if is_hinted(extent) else 1024
+
+
+def is_hinted(symbol: torch.SymInt) -> bool:
+    """Return whether the example inputs have a number for a symbol: those of ragged axes have none."""
+    return symbol.node.has_hint() and isinstance(symbol.node.hint, int)
 
 
 def extents_of(shape: Any) -> tuple[Extent, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +14,6 @@ from pycutlass.calls import shown, suggestion
 from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, PyCutlassError
 from pycutlass.integers import as_int, items_of
-from pycutlass.operation import Operation
 from pycutlass.plan.building import build_for
 from pycutlass.plan.constants import present_or_named, usual_gpu
 from pycutlass.plan.conv2d import Conv2d
@@ -25,13 +23,17 @@ from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.fused_shapes import with_adjacent_k
 from pycutlass.pytorch.handles import fused
+from pycutlass.pytorch.options import Options
+from pycutlass.pytorch.regions.extents import is_hinted
 from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.region import Region, TensorForm, evaluated
 from pycutlass.spec import TensorSpec
 from pycutlass.trials import Database
+from pycutlass.tuning.compiling import LocalCompiling
 
 __all__ = [
     "checked_extents",
+    "compile_as_said",
     "compile_together",
     "database_of",
     "gpu_of",
@@ -91,20 +93,44 @@ def precision_for(a: Any, is_images: bool) -> str | None:
     return precision_of_images(None, a) if is_images else precision_of(a)
 
 
-def compile_together(regions: Iterable[Region], sizes: Mapping[str, int]) -> None:
+def compile_together(regions: Iterable[Region], sizes: Mapping[str, int], options: Options) -> None:
     """Compile what computes regions on the GPU that is here, all at once: their first calls would do it one by one.
 
     Where a region cannot be planned or compiled, its call says why.
     """
     if not device.available():
         return
-    kernels = dict[Operation, None]()
+    candidates = []
     alike = {_planned_by(region): region for region in regions}  # layers of a model are planned once
     for region in alike.values():
         with suppress(PyCutlassError):
-            kernels |= dict.fromkeys(plan_of(region, sizes).candidate.kernels)
+            candidates.append(plan_of(region, sizes).candidate)
+    current = device.current()
     with suppress(PyCutlassError):
-        build_for(list(kernels), device.current())
+        compile_as_said(candidates, device.describe(current).target, options)
+    with suppress(PyCutlassError):
+        build_for(list(dict.fromkeys(kernel for each in candidates for kernel in each.kernels)), current)
+
+
+def compile_as_said(candidates: Sequence[Any], target: str, options: Options) -> None:
+    """Compile candidates into the cache, as many at once as options say; whoever needs one that fails says why.
+
+    Where options say nothing, neither is anything done: what needs kernels compiles all of them at once.
+
+    Raises
+    ------
+    ToolkitError
+        There is no compiler, or the process that compiles has ended.
+    """
+    if not candidates or (options.use_multiprocessing and options.threads == -1 and options.tmp_dir is None):
+        return
+    jobs = options.threads if options.use_multiprocessing and options.threads != -1 else None
+    kernels = LocalCompiling(candidates, target, jobs if options.use_multiprocessing else 1, options.tmp_dir)
+    try:
+        while not kernels.is_done:
+            kernels.ready(1.0)
+    finally:
+        kernels.close()
 
 
 def _planned_by(region: Region) -> tuple[Any, ...]:
@@ -141,18 +167,8 @@ def gpu_of(sm: int | None) -> Device:
 
 
 def database_of(given: Any) -> Database | None:
-    """Return the database that options name; None for that of the user, where plans look.
-
-    Raises
-    ------
-    ArgumentTypeError
-        It is neither a path nor a database.
-    """
-    if given is None or isinstance(given, Database):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return Database(given)
-    raise ArgumentTypeError(f"database must be a path or a pycutlass.trials.Database, got {shown(given)}")
+    """Return the database that options name; None for that of the user, where plans look."""
+    return given if given is None or isinstance(given, Database) else Database(given)
 
 
 def is_here(sm: int | None) -> bool:
@@ -225,7 +241,7 @@ def _hints(graph: Graph) -> dict[str, int]:
         value = value_of(node)
         extents = value.shape if isinstance(value, torch.Tensor) else (value,)
         for each in extents:
-            if isinstance(each, torch.SymInt) and each.node.expr.is_Symbol and each.node.has_hint():
+            if isinstance(each, torch.SymInt) and each.node.expr.is_Symbol and is_hinted(each):
                 found.setdefault(str(each.node.expr), int(each.node.hint))
     return found
 
