@@ -14,6 +14,7 @@ from pycutlass.pytorch.activations import activation_of, check_has_slope, with_s
 from pycutlass.pytorch.images import Geometry, check_gradient, new_images, spread, takes_stride
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types, result_dtype
+from pycutlass.pytorch.variants import define_out
 
 __all__ = ["CONV2D", "CONV2D_INPUT", "CONV2D_WEIGHT"]
 
@@ -26,10 +27,10 @@ def _options(given: tuple[Any, ...]) -> tuple[Geometry, str | None]:
     return Geometry(*given[:4]), given[4] if len(given) > 4 else None
 
 
-def _conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any) -> Any:
+def _conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any, out: Tensor | None = None) -> Any:
     geometry, activation = _options(given)
     named = activation_of(activation)
-    options = {**geometry.options, "bias": plain(bias), "epilogue": None if named is None else named.kind}
+    options = {**geometry.options, "bias": plain(bias), "epilogue": None if named is None else named.kind, "out": out}
     return convolutions.conv2d(plain(input), plain(weight), allow_copy=True, **options)
 
 
@@ -69,13 +70,13 @@ def _fake_with_slope(
     return new_images(input, shape, dtype), new_images(input, shape, dtype)
 
 
-def _conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any) -> Any:
+def _conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any, out: Tensor | None = None) -> Any:
     geometry, grad = Geometry(*given), plain(grad_output)
     size = tuple(int(each) for each in input_size)
     _check_gradient(size, weight, grad, geometry)  # pixels are spread by shapes that fit
     if not takes_stride(geometry, size, weight):
         grad, geometry = spread(geometry, size, weight.shape, grad)
-    return convolutions.conv2d_input(grad, plain(weight), size, **geometry.options, allow_copy=True)
+    return convolutions.conv2d_input(grad, plain(weight), size, **geometry.options, out=out, allow_copy=True)
 
 
 def _fake_conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any) -> Tensor:
@@ -90,9 +91,9 @@ def _check_gradient(input_size: Any, weight: Tensor, grad_output: Tensor, geomet
     check_gradient(geometry, input_size, weight.shape, grad_output, names, swapped="weight")
 
 
-def _conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given: Any) -> Any:
+def _conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given: Any, out: Tensor | None = None) -> Any:
     size, options = tuple(int(each) for each in weight_size), Geometry(*given).options
-    return convolutions.conv2d_weight(plain(grad_output), plain(input), size, **options, allow_copy=True)
+    return convolutions.conv2d_weight(plain(grad_output), plain(input), size, **options, out=out, allow_copy=True)
 
 
 def _fake_conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given: Any) -> Tensor:
@@ -193,6 +194,9 @@ CONV2D_WEIGHT = define(
     _conv2d_weight,
     _fake_conv2d_weight,
 )
+define_out(CONV2D, _conv2d, _fake_conv2d, "input")
+define_out(CONV2D_INPUT, _conv2d_input, _fake_conv2d_input, "weight")
+define_out(CONV2D_WEIGHT, _conv2d_weight, _fake_conv2d_weight, "input")
 without_gradient(CONV2D_WITH_SLOPE)
 differentiable(CONV2D, _Conv2d, lambda input, weight, bias=None, *given: (input, weight, bias, *_options(given)))
 differentiable(CONV2D_INPUT, _Conv2dInput, lambda size, weight, grad, *given: (size, weight, grad, Geometry(*given)))

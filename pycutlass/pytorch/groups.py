@@ -13,6 +13,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.plan.grouped_matmul import grouped_matmul
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain
 from pycutlass.pytorch.shapes import check_bias, check_equal_types, result_dtype
+from pycutlass.pytorch.variants import define_out
 
 __all__ = ["GROUPED_MM", "with_names_of_torch"]
 
@@ -28,8 +29,9 @@ def _grouped_mm(
     offs: Tensor | None = None,
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Any:
-    options = {"offs": plain(offs), "bias": plain(bias), "out_dtype": out_dtype, "allow_copy": True}
+    options = {"offs": plain(offs), "bias": plain(bias), "out": out, "out_dtype": out_dtype, "allow_copy": True}
     _shape(mat_a, mat_b, offs, bias, result_dtype("mat_a", mat_a.dtype, out_dtype))
     with with_names_of_torch():
         return grouped_matmul(plain(mat_a), plain(mat_b), **options)
@@ -144,6 +146,7 @@ GROUPED_MM = define(
     _grouped_mm,
     _fake,
 )
+define_out(GROUPED_MM, _grouped_mm, _fake)
 differentiable(
     GROUPED_MM,
     _GroupedMm,

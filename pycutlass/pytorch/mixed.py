@@ -16,6 +16,7 @@ from pycutlass.plan.matmul import matmul
 from pycutlass.plan.upcast import is_faster_converted
 from pycutlass.pytorch.operators import below_autograd, check_no_gradient, define, differentiable, plain
 from pycutlass.pytorch.shapes import check_matrix, product_shape, result_dtype
+from pycutlass.pytorch.variants import define_out
 from pycutlass.tensor import wrap
 
 __all__ = ["MIXED_MM"]
@@ -27,14 +28,19 @@ _SCALES = (torch.float32, *_HALVES)
 
 
 def _mixed_mm(
-    mat_a: Tensor, mat_b: Tensor, scale: Tensor | None = None, *, out_dtype: torch.dtype | None = None
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     _check(mat_a, mat_b, scale)
     scales = None if scale is None else (1.0, plain(scale))
     a, b = plain(mat_a), plain(mat_b)
     if not is_faster_converted(wrap("mat_a", a), wrap("mat_b", b)):
         b = b.to(a.dtype)
-    return matmul(a, b, scales=scales, out_dtype=out_dtype, allow_copy=True)
+    return matmul(a, b, scales=scales, out=out, out_dtype=out_dtype, allow_copy=True)
 
 
 def _fake(mat_a: Tensor, mat_b: Tensor, scale: Tensor | None = None, *, out_dtype: torch.dtype | None = None) -> Tensor:
@@ -89,4 +95,5 @@ MIXED_MM = define(
     _mixed_mm,
     _fake,
 )
+define_out(MIXED_MM, _mixed_mm, _fake)
 differentiable(MIXED_MM, _MixedMm, _arranged)

@@ -29,6 +29,7 @@ __all__ = [
     "needs_gradient",
     "plain",
     "refuse_by_name",
+    "refusing_by_name",
     "was_written",
     "without_gradient",
 ]
@@ -58,13 +59,13 @@ def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -
     fake : function
         What it does with tensors that have no memory.
 
-    Variants with ``out``, for which an operator's own time counts the most, call `refuse_by_name`, `as_plain` and
-    `was_written` themselves.
+    Variants with ``out`` of ``matmul`` and ``linear``, for which an operator's own time counts the most, call
+    `refuse_by_name`, `as_plain` and `was_written` themselves; `variants.define_out` defines the others.
     """
     name = schema.partition("(")[0]
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     packet, _, overload = name.partition(".")
-    kernel = compute if overload == "out" else _kernel(compute, fake)
+    kernel = compute if overload == "out" else refusing_by_name(compute, fake)
     for key in _BACKENDS:
         library.impl(name, kernel, key)
     if overload == "out":
@@ -103,7 +104,7 @@ def _with_memory_alike(fake: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _kernel(compute: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+def refusing_by_name(compute: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
     """Return what computes, and refuses tensors by name."""
     needed = [each.name for each in signature(fake).parameters.values() if each.default is each.empty]
 

@@ -15,6 +15,7 @@ from pycutlass.pytorch.shapes import (
     product_shape,
     result_dtype,
 )
+from pycutlass.pytorch.variants import define_out
 
 __all__ = ["SCALED_MM", "scaled_dtype"]
 
@@ -29,10 +30,11 @@ def _scaled_mm(
     *,
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     _check_operands(mat_a, mat_b)
     scales, out_dtype = (plain(scale_a), plain(scale_b)), scaled_dtype(mat_a, out_dtype)
-    options = {"bias": plain(bias), "scales": scales, "out_dtype": out_dtype, "allow_copy": True}
+    options = {"bias": plain(bias), "scales": scales, "out": out, "out_dtype": out_dtype, "allow_copy": True}
     return matmul(*_with_whole_lines(plain(mat_a), plain(mat_b)), **options)
 
 
@@ -107,4 +109,5 @@ SCALED_MM = define(
     _scaled_mm,
     _fake,
 )
+define_out(SCALED_MM, _scaled_mm, _fake)
 without_gradient(SCALED_MM)

@@ -10,6 +10,7 @@ from pycutlass.plan.matmul import matmul as product
 from pycutlass.pytorch.activations import activation_of, check_has_slope, takes_functions, with_slope
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_addend, check_equal_types, check_matrix, product_shape, result_dtype
+from pycutlass.pytorch.variants import define_out
 
 __all__ = ["ADDMM", "ADDMM_WITH_SLOPE"]
 
@@ -17,11 +18,19 @@ Tensor = torch.Tensor
 
 
 def _addmm(
-    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, activation: str | None = None
+    input: Tensor,
+    mat1: Tensor,
+    mat2: Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+    activation: str | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     named, a, b = activation_of(activation), plain(mat1), plain(mat2)
     _check(input, mat1, mat2)
     options: dict[str, Any] = {"alpha": alpha, "epilogue": None if named is None else named.kind, "allow_copy": True}
+    options["out"] = out
     if beta == 0:  # torch reads nothing of `input` then
         return product(a, b, **options)
     return product(a, b, _addend(input, a, b), beta=beta, **options)
@@ -133,6 +142,7 @@ ADDMM_WITH_SLOPE = define(
     _fake_with_slope,
 )
 
+define_out(ADDMM, _addmm, _fake_addmm, "mat1")
 without_gradient(ADDMM_WITH_SLOPE)
 differentiable(
     ADDMM,
