@@ -15,22 +15,48 @@ __all__ = ["Product", "is_product", "product_of", "value_of"]
 
 #: Products that no kernel here computes in a graph, and why.
 _OTHERS = {
-    "conv1d": "convolves along one axis, and kernels convolve images",
-    "conv3d": "convolves along three axes, and kernels convolve images",
     "mv": "multiplies by a vector",
     "dot": "multiplies two vectors",
     "addmv": "multiplies by a vector",
-    "scaled_dot_product_attention": "is attention, which torch computes in one kernel",
-    "_scaled_dot_product_flash_attention": "is attention, which torch computes in one kernel",
-    "_scaled_dot_product_efficient_attention": "is attention, which torch computes in one kernel",
-    "_scaled_dot_product_flash_attention_for_cpu": "is attention, which torch computes in one kernel",
     "conv_transpose1d": "is a transposed convolution, without a region",
     "conv_transpose2d.input": "is a transposed convolution, without a region",
     "conv_transpose3d.input": "is a transposed convolution, without a region",
     "convolution_backward": "computes several gradients at once",
-    "bilinear": "is no product of two matrices",
+    "_addmm_activation": "applies its activation itself: call addmm, and the activation behind it",
+    "addbmm": "adds up a batch of products",
+    **dict.fromkeys(("bilinear", "_trilinear", "cdist", "_cdist_forward"), "is no product of two matrices"),
+    **dict.fromkeys(("vdot", "linalg_vecdot", "outer", "ger", "addr"), "multiplies two vectors"),
     **dict.fromkeys(
-        ("lstm.input", "lstm_cell", "gru.input", "gru_cell", "rnn_tanh.input", "rnn_relu.input"),
+        ("inner", "tensordot", "linalg_multi_dot", "chain_matmul"),
+        "is taken apart into products when it runs: write it by matmul",
+    ),
+    **dict.fromkeys(
+        ("_scaled_grouped_mm", "_scaled_grouped_mm_v2"), "has groups with scales of their own, without a region"
+    ),
+    **dict.fromkeys(
+        ("_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu", "_mixed_dtypes_linear"),
+        "multiplies by weights that are packed, or of another type: torch.ops.pycutlass.mixed_mm takes those of int8",
+    ),
+    **dict.fromkeys(
+        ("_sparse_mm", "_sparse_mm.reduce", "_sparse_addmm", "sparse_sampled_addmm", "smm", "hspmm", "sspaddmm"),
+        "multiplies a sparse tensor, and kernels take strided ones",
+    ),
+    **dict.fromkeys(("conv1d", "conv1d.padding", "conv_tbc"), "convolves along one axis, and kernels convolve images"),
+    **dict.fromkeys(("conv3d", "conv3d.padding"), "convolves along three axes, and kernels convolve images"),
+    **dict.fromkeys(
+        (
+            "scaled_dot_product_attention",
+            *(f"_scaled_dot_product_{kind}_attention" for kind in ("flash", "efficient", "cudnn")),
+            *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_fused_attention_overrideable"),
+            *("_flash_attention_forward", "_efficient_attention_forward", "_native_multi_head_attention"),
+        ),
+        "is attention, which torch computes in one kernel",
+    ),
+    **dict.fromkeys(
+        (
+            *(f"{name}.{form}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")),
+            *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+        ),
         "is a recurrent layer, whose steps torch computes together",
     ),
     **dict.fromkeys(
@@ -45,10 +71,14 @@ _OTHERS = {
 }
 #: Operators of ours that are torch's where they have no activation, as in layers that `convert` has replaced.
 _OURS = {f"pycutlass::{name}": name for name in ("linear", "matmul", "conv2d")}
-_MATRICES = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_int_mm", "_scaled_mm", "mm.dtype", "bmm.dtype")
+_MATRICES = (
+    *("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_int_mm", "_scaled_mm", "_scaled_mm_v2"),
+    *("mm.dtype", "addmm.dtype", "bmm.dtype"),
+)
 #: Groups of products, torch's own and ours.
 _GROUPS = ("_grouped_mm", "pycutlass::grouped_mm")
 _IMAGES = ("conv2d", "conv2d.padding", "convolution")
+_LINES = (0, 1)  # of torch's ScalingType: a number for a tensor, and one for each row or column
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8)
 _FLOATS8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -152,9 +182,9 @@ def _matrices(node: Node, name: str, given: dict[str, Any]) -> Product | str:
         if value_of(b).dim() != 2:
             return "its weight is a vector"
         return Product(node, "mm", a, b, shape, is_turned=True, addend=given["bias"])
-    if name in ("addmm", "baddbmm"):
-        a, b = (given["mat1"], given["mat2"]) if name == "addmm" else (given["batch1"], given["batch2"])
-        kind = "mm" if name == "addmm" else "bmm"
+    if name in ("addmm", "addmm.dtype", "baddbmm"):
+        a, b = (given["mat1"], given["mat2"]) if "mat1" in given else (given["batch1"], given["batch2"])
+        kind = "mm" if "mat1" in given else "bmm"
         alpha, beta = given["alpha"], given["beta"]
         if isinstance(alpha, Node) or isinstance(beta, Node):
             return "its alpha or beta is known only when it runs"
@@ -164,13 +194,11 @@ def _matrices(node: Node, name: str, given: dict[str, Any]) -> Product | str:
         return Product(node, kind, a, b, shape, addend=addend, alpha=alpha, beta=beta)
     first, second = ("self" if "self" in given else "input"), ("other" if name == "matmul" else "mat2")
     a, b = given[first], given[second]
-    if name == "_scaled_mm":
-        if given["scale_result"] is not None:
-            return "it scales its result for a type of 8 bits"
-        scales = given["scale_a"], given["scale_b"]
-        if any(value_of(each).dtype is not torch.float32 for each in scales):
-            return "its scales are those of blocks, which no epilogue multiplies by"
-        return Product(node, "mm", a, b, shape, scales=scales, addend=given["bias"])
+    if name.startswith("_scaled_mm"):
+        scales = _scales(given, shape)
+        return (
+            scales if isinstance(scales, str) else Product(node, "mm", a, b, shape, scales=scales, addend=given["bias"])
+        )
     if name != "matmul":
         return Product(node, "bmm" if name.startswith("bmm") else "mm", a, b, shape)
     of_a, of_b = value_of(a), value_of(b)
@@ -182,6 +210,33 @@ def _matrices(node: Node, name: str, given: dict[str, Any]) -> Product | str:
     if len(batches[0]) != len(batches[1]) or not all(map(same, *batches)):
         return f"its batches {_shown(batches[0])} and {_shown(batches[1])} are repeated for each other"
     return Product(node, "bmm", a, b, shape)
+
+
+def _scales(given: dict[str, Any], shape: Shape) -> tuple[Node, ...] | str:
+    """Return the scales of a product of 8 bits, or why they are none that an epilogue multiplies by."""
+    if given.get("scale_result") is not None:
+        return "it scales its result for a type of 8 bits"
+    if given.get("contraction_dim"):
+        return "it says along which axes it sums up"
+    # Of the second version lists, beside lists of what each of them is.
+    each_list = [each if isinstance(each, list | tuple) else [each] for each in (given["scale_a"], given["scale_b"])]
+    recipes = [*given.get("recipe_a", ()), *given.get("recipe_b", ())]
+    scales = [each for several in each_list for each in several]
+    lines = (shape[0], 1), (1, shape[1])  # other shapes are of blocks, though they may broadcast as well
+    if (
+        len(scales) != len(lines)
+        or any(each not in _LINES for each in recipes)
+        or any(value_of(each).dtype is not torch.float32 for each in scales)
+        or not all(_is_of(line, value_of(each)) for line, each in zip(lines, scales, strict=True))
+    ):
+        return "its scales are those of blocks, which no epilogue multiplies by"
+    return tuple(scales)
+
+
+def _is_of(line: Shape, scale: torch.Tensor) -> bool:
+    """Return whether scales are one number, or one for each row or column."""
+    shape = tuple(scale.shape)
+    return all(same(each, 1) for each in shape) or (len(shape) == len(line) and all(map(same, shape, line)))
 
 
 def _groups(node: Node, name: str, given: dict[str, Any]) -> Product | str:
