@@ -20,14 +20,12 @@ from torch.fx import Graph, GraphModule
 from pycutlass.cache.files import as_path, check_directory
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
-from pycutlass.exports import LoadedLibrary, LoadedPlan, export_library, load_library
+from pycutlass.exports import LoadedLibrary, export_library, load_library
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_problem import with_images
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.readings import range_of
-from pycutlass.pytorch.fused_shapes import Extents, folded, given_scalars, laid, result_shape, unfolded
-from pycutlass.pytorch.handles import fused
-from pycutlass.pytorch.images import Geometry, new_images
+from pycutlass.pytorch.library_kernels import LibraryKernel
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.partitions import Partition, RegionModule, check_partitioned
 from pycutlass.pytorch.regions.plans import (
@@ -42,10 +40,9 @@ from pycutlass.pytorch.regions.plans import (
 from pycutlass.pytorch.regions.region import Region
 from pycutlass.tuning.problems import problems_of
 
-__all__ = ["LibraryKernel", "build", "build_vm", "load", "plan_name"]
+__all__ = ["build", "build_vm", "load", "plan_name"]
 
 _MOST_ROWS = 16384  # of a symbol without an end, for which kernels are chosen
-_ACCESS = 16  # bytes of the widest access of a kernel
 _ops: Any = torch.ops.pycutlass
 
 
@@ -288,7 +285,10 @@ def _kernel_of(library: LoadedLibrary, region: Region) -> LibraryKernel:
         )
     [plan] = [each for each in library.manifest["plans"] if each["name"] == name]
     return LibraryKernel(
-        library[name], {each["name"]: each["layout"] for each in plan["tensors"]}, _precision_of(region)
+        library[name],
+        {each["name"]: each["layout"] for each in plan["tensors"]},
+        _precision_of(region),
+        str(library.path),
     )
 
 
@@ -304,99 +304,3 @@ def _with(kernel: LibraryKernel, given: GraphModule) -> GraphModule:
             node.replace_all_uses_with(made)
             graph.erase_node(node)
     return GraphModule(nn.ModuleDict({"kernel": kernel}), graph)
-
-
-class LibraryKernel(nn.Module):
-    """A kernel of a library, called as the operators ``fused_mm`` and ``fused_conv2d`` are.
-
-    Parameters
-    ----------
-    plan : LoadedPlan
-        Of the library.
-    layouts : mapping
-        How A and B lie, by the library's manifest: ``"rows"``, ``"columns"`` or ``"pixels"``.
-    precision : str, optional
-        How it multiplies float32. Where torch's setting is another at a call, the operator computes it.
-    """
-
-    def __init__(self, plan: LoadedPlan, layouts: Mapping[str, str], precision: str | None = None) -> None:
-        super().__init__()
-        self.plan, self.layouts, self.precision = plan, dict(layouts), precision
-
-    def forward(self, a: torch.Tensor, b: torch.Tensor, *rest: Any) -> list[torch.Tensor]:
-        """Return what the operator returns: of tensors of a GPU by the library, and by the operator elsewhere."""
-        is_images = self.layouts["a"] == "pixels"
-        if not self.is_for(a):
-            operator = _ops.fused_conv2d if is_images else _ops.fused_mm
-            found: list[torch.Tensor] = operator(a, b, *rest)
-            return found
-        return self._images(a, b, *rest) if is_images else self._matrices(a, b, *rest)
-
-    def is_for(self, tensor: torch.Tensor) -> bool:
-        """Return whether the library's kernels run where a tensor is, and multiply as torch's settings say."""
-        is_images = self.layouts["a"] == "pixels"
-        return tensor.is_cuda and precision_for(tensor, is_images) == self.precision
-
-    def _matrices(
-        self, a: torch.Tensor, b: torch.Tensor, handle: str, tensors: list[torch.Tensor], scalars: Any = ()
-    ) -> list[torch.Tensor]:
-        made = fused(handle, a.dtype)
-        whole = extents = Extents(tuple(a.shape[:-2]), a.shape[-2], b.shape[-1])
-        if extents.batch:
-            a, b, tensors, extents = folded(made, a, b, tensors, extents)
-        given = {read.name: laid(read, each, extents) for read, each in zip(made.reads, tensors, strict=True)}
-        if extents.batch:  # a number for each matrix is a line of one there
-            numbers = {read.name for read in made.reads if read.form == "number" and given[read.name].numel() > 1}
-            given |= {name: given[name].unsqueeze(-1) for name in numbers}
-        given |= {"a": _lying(a, self.layouts["a"]), "b": _lying(b, self.layouts["b"])}
-        written = {each.name: a.new_empty(result_shape(each, extents), dtype=each.dtype) for each in made.writes}
-        self._run(given, written, given_scalars(made, scalars))
-        return [unfolded(written[each.name], each, whole) for each in made.writes]
-
-    def _images(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        stride: Any,
-        padding: Any,
-        dilation: Any,
-        groups: Any,
-        handle: str,
-        tensors: list[torch.Tensor],
-        scalars: Any = (),
-    ) -> list[torch.Tensor]:
-        made = fused(handle, a.dtype)
-        n, k, p, q = Geometry(stride, padding, dilation, groups).output(a.shape, b.shape)
-        extents = Extents((), n * p * q, k, (n, k, p, q))
-        given = {read.name: laid(read, each, extents) for read, each in zip(made.reads, tensors, strict=True)}
-        given |= {"a": _pixels(a), "b": _pixels(b)}
-        written = {
-            each.name: new_images(a, extents.images, each.dtype)
-            if each.form == "matrix"
-            else a.new_empty(result_shape(each, extents), dtype=each.dtype)
-            for each in made.writes
-        }
-        self._run(given, written, given_scalars(made, scalars))
-        return [written[each.name] for each in made.writes]
-
-    def _run(self, given: dict[str, torch.Tensor], written: dict[str, torch.Tensor], scalars: dict[str, float]) -> None:
-        results = {"out" if name == "D" else name: each for name, each in written.items()}
-        self.plan.run(**{name: each.detach() for name, each in given.items()}, **results, scalars=scalars)
-
-
-def _lying(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return matrices that lie by rows or by columns, as kernels load them; copied where they do not."""
-    rows = tensor if layout == "rows" else tensor.mT
-    step = _ACCESS // rows.element_size()
-    is_padded = rows.stride(-1) == 1 and all(each > 0 and each % step == 0 for each in rows.stride()[:-1])
-    if rows.data_ptr() % _ACCESS == 0 and (is_padded or rows.is_contiguous()):
-        return tensor
-    packed = rows.clone(memory_format=torch.contiguous_format)
-    return packed if layout == "rows" else packed.mT
-
-
-def _pixels(tensor: torch.Tensor) -> torch.Tensor:
-    """Return images or filters in channels_last, as kernels load them; copied where they do not lie so."""
-    if tensor.is_contiguous(memory_format=torch.channels_last) and tensor.data_ptr() % _ACCESS == 0:
-        return tensor
-    return tensor.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)

@@ -24,7 +24,7 @@ from pycutlass.errors import ArgumentError, CompileError, NotCompiledError, Tool
 from pycutlass.pytorch.operators import without_gradient
 from pycutlass.toolkit import find_host_compiler, own_include, scratch_directory
 
-__all__ = ["build_native", "load_native"]
+__all__ = ["build_native", "load_native", "native_run"]
 
 _SOURCE = Path(__file__).with_name("cpp") / "operators.cpp"
 _NAMESPACE = "pycutlass_kernels"
@@ -184,6 +184,16 @@ def _load(path: Path) -> None:
         raise ArgumentError(f"{path} cannot be loaded as the operators in C++: {error}") from error
     if not _is_loaded():
         raise ArgumentError(f"{path} has no operators {_NAMESPACE}: write it with pycutlass.pytorch.build_native")
+
+
+def native_run() -> Any:
+    """Return the operator in C++ that runs a plan of a library; raise ArgumentError where it is not loaded."""
+    if not _is_loaded():
+        raise ArgumentError(
+            "programs that are exported run libraries by operators in C++: call pycutlass.pytorch.load_native() before "
+            "torch.export"
+        )
+    return torch.ops.pycutlass_kernels.run.default
 
 
 def _is_loaded() -> bool:

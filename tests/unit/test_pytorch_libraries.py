@@ -21,7 +21,7 @@ from torch import nn
 import pycutlass.pytorch
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 from pycutlass.exports.library import described
-from pycutlass.pytorch import libraries
+from pycutlass.pytorch import libraries, library_kernels
 from pycutlass.pytorch.regions import plans
 from pycutlass.pytorch.regions.gain import planned_for
 from pycutlass.pytorch.regions.plans import gpu_of
@@ -53,6 +53,9 @@ class Plan:
 
     def __init__(self, region: Any, described: Any) -> None:
         self._region, self._described, self.runs = region, described, 0
+        self.name, self.tensors = described.name, tuple(each.name for each in described.tensors)
+        self.scalars = {each.name: 1.0 for each in region.inputs if each.form == "scalar"}
+        self.writes = {"out", *(name for name, _ in region.function.graph.outputs)}
 
     def check(self, tensors: dict[str, torch.Tensor]) -> None:
         """Compare shapes with those that a library checks: of vectors one may stand for all matrices of a batch."""
@@ -228,6 +231,39 @@ def test_whatever_an_epilogue_reads_and_writes_is_handed_over(built, monkeypatch
     assert sum(plan.runs for plan in library.values()) == 4
 
 
+def test_programs_that_are_exported_run_the_library_without_python(built, monkeypatch):
+    """By the operator in C++, for which one of the same schema stands here."""
+    model, images = everything()
+    pycutlass.pytorch.build(model)
+    library = Library(model, built.plans)
+    monkeypatch.setattr(libraries, "load_library", lambda path: library)
+    monkeypatch.setattr(libraries.LibraryKernel, "is_for", lambda self, tensor: True)
+    loaded = pycutlass.pytorch.load("kernels.so", model)
+    with torch.no_grad(), pytest.raises(ArgumentError, match=r"call pycutlass\.pytorch\.load_native\(\) before"):
+        torch.export.export(loaded, (images,))
+
+    def run(path: str, name: str, read: Any, written: Any, scalars: Any = ()) -> None:
+        plan = library[name]
+        assert path == "kernels.so"
+        given, results = iter(read), iter(written)
+        tensors = {each: next(results if each in plan.writes else given) for each in plan.tensors}
+        plan.run(**tensors, scalars=dict(zip(plan.scalars, scalars, strict=True)))
+
+    kept = torch.library.Library("pycutlass_of_a_test", "DEF")
+    kept.define("run(str library, str plan, Tensor[] read, Tensor(a!)[] written, float[] scalars=[]) -> ()")
+    kept.impl("run", run, "CPU")
+    torch.library.register_fake("pycutlass_of_a_test::run", lambda *_: None, lib=kept)
+    operator = torch.ops.pycutlass_of_a_test.run.default
+    monkeypatch.setattr(library_kernels, "native_run", lambda: operator)
+    with torch.no_grad():
+        program = torch.export.export(loaded, (images,))
+        targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
+        assert targets.count(operator) == len(model.regions)
+        assert not [each for each in targets if getattr(each, "namespace", "") == "pycutlass"]
+        torch.testing.assert_close(program.module()(images), model(images))
+    assert all(plan.runs == 1 for plan in library.values())
+
+
 def test_operands_that_lie_otherwise_are_copied(built, monkeypatch):
     model = layers()
     pycutlass.pytorch.build(model)
@@ -250,11 +286,11 @@ def test_matrices_lie_as_kernels_load_them(layout):
     whole = torch.arange(200.0).reshape(10, 20)
     odd = whole.flatten()[1:193].view(8, 24)  # begins where no 16 bytes begin
     for given in (whole, whole.T.contiguous().T, whole[:, ::2], odd, whole[:1].expand(4, 20)):
-        made = libraries._lying(given, layout)
+        made = library_kernels._lying(given, layout)
         torch.testing.assert_close(made, given)
         rows = made if layout == "rows" else made.T
         assert rows.stride(-1) == 1 and rows.data_ptr() % 16 == 0
-    assert libraries._lying(whole, "rows") is whole
+    assert library_kernels._lying(whole, "rows") is whole
 
 
 def test_any_number_of_rows(built, monkeypatch):
