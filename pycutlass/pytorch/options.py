@@ -31,7 +31,7 @@ class Options:
     ----------
     sm : int, optional
         Compute capability of the GPU for which gains are predicted, 90 for 9.0. Default: that of the first GPU, and 90
-        on a machine without one.
+        on a machine without one. TVM's default is 80.
     use_3xtf32 : bool
         Whether kernels for float32 by 3xTF32 are tuned as such. Which float32 is multiplied so, torch's own settings
         say. TVM's default is True as well, and there it says also that float32 is multiplied so.
@@ -50,7 +50,7 @@ class Options:
         Whether gelu, in its form with the error function, may be computed by its approximation with tanh, which takes
         fewer instructions and differs by up to 5e-4.
     tmp_dir : path, optional
-        Where processes leave temporary files. Default: the system's directory for them.
+        Where processes leave temporary files. Default: the system's directory for them; TVM's is ``./tmp``.
     budget : number or str, optional
         How long the tuner may take for a model: seconds, or text such as ``"5min"``.
     database : path or database, optional
