@@ -10,10 +10,11 @@ from torch.nn import functional
 
 from pycutlass.pytorch.activations import activation_of
 from pycutlass.pytorch.casting import as_autocast_has_it
-from pycutlass.pytorch.convolutions import CONV2D
+from pycutlass.pytorch.convolutions import CONV2D, CONV2D_INPUT
 from pycutlass.pytorch.fused_batching import RULES, elements
 from pycutlass.pytorch.gated import SWIGLU
 from pycutlass.pytorch.interleaved import INTERLEAVED_SWIGLU
+from pycutlass.pytorch.mixed import MIXED_MM
 from pycutlass.pytorch.operators import library
 from pycutlass.pytorch.products import LINEAR, MATMUL
 from pycutlass.pytorch.sums import ADDMM
@@ -102,6 +103,37 @@ def _conv2d(
     return torch.stack([CONV2D(*each) for each in elements(info.batch_size, places, (x, w, b, *given))]), 0
 
 
+def _conv2d_input(
+    info: Any, axes: Any, input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any
+) -> tuple[Any, int]:
+    w, dy = _leading(weight, axes[1]), _leading(grad_output, axes[2])
+    if axes[1] is None:  # more images
+        size = [info.batch_size * input_size[0], *input_size[1:]]
+        return CONV2D_INPUT(size, w, dy.flatten(0, 1), *given).unflatten(0, (info.batch_size, -1)), 0
+    places = (None, *(None if axis is None else 0 for axis in axes[1:3]), *(None for _ in given))
+    return torch.stack(
+        [CONV2D_INPUT(*each) for each in elements(info.batch_size, places, (input_size, w, dy, *given))]
+    ), 0
+
+
+def _mixed_mm(
+    info: Any,
+    axes: Any,
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Any, int]:
+    of_a, of_b, of_scale = (*axes, None)[:3]
+    a, b = _leading(mat_a, of_a), _leading(mat_b, of_b)
+    if of_b is None and of_scale is None:  # more rows
+        return MIXED_MM(a.flatten(0, 1), b, scale, out_dtype=out_dtype).unflatten(0, (info.batch_size, -1)), 0
+    given = a, b, None if scale is None else _leading(scale, of_scale)
+    places = [None if axis is None else 0 for axis in (of_a, of_b, of_scale)]
+    return torch.stack([MIXED_MM(*each, out_dtype=out_dtype) for each in elements(info.batch_size, places, given)]), 0
+
+
 def _leading(tensor: Tensor, axis: int | None) -> Tensor:
     """Return a tensor with its batch in front."""
     return tensor if axis is None else tensor.movedim(axis, 0)
@@ -119,12 +151,16 @@ def _activated(tensor: Tensor, activation: str | None) -> Any:
     return tensor if named is None else named.function(tensor)
 
 
-def _checked(operator: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a rule that takes what the operator takes, so that nothing broadcasts that does not without a batch."""
+def _checked(operator: Any, rule: Callable[..., Any], most: int | None = None) -> Callable[..., Any]:
+    """Return a rule that takes what the operator takes, so that nothing broadcasts that does not without a batch.
+
+    Of `most` tensors, if that is said, autocast changes the type.
+    """
 
     def batched(info: Any, axes: Any, *tensors: Any, **options: Any) -> Any:
         padded = (*axes, *(None,) * (len(tensors) - len(axes)))
-        given = [as_autocast_has_it(each) for each in tensors]  # torch calls rules before it casts
+        given = [as_autocast_has_it(each) for each in tensors[:most]]  # torch calls rules before it casts
+        given += tensors[len(given) :]
         operator(*(_described(each, axis) for each, axis in zip(given, padded, strict=True)), **options)
         return rule(info, axes, *given, **options)
 
@@ -146,5 +182,7 @@ def register_batches() -> None:
     gated = ((SWIGLU, _swiglu), (INTERLEAVED_SWIGLU, _interleaved_swiglu))
     for operator, rule in ((MATMUL, _matmul), (LINEAR, _linear), (ADDMM, _addmm), *gated, (CONV2D, _conv2d)):
         torch.library.register_vmap(operator.name(), _checked(operator, rule), lib=library)
+    torch.library.register_vmap(MIXED_MM.name(), _checked(MIXED_MM, _mixed_mm, 1), lib=library)
+    torch.library.register_vmap(CONV2D_INPUT.name(), _checked(CONV2D_INPUT, _conv2d_input, 0), lib=library)
     for operator, rule in RULES:
         torch.library.register_vmap(operator.name(), rule, lib=library)

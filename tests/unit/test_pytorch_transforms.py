@@ -177,6 +177,34 @@ def test_vmap_of_convolutions(groups: int) -> None:
         torch.vmap(lambda bias: ops.conv2d(IMAGES, FILTERS, bias))(torch.ones(BATCH, 1))
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_vmap_of_gradients_of_images(groups: int) -> None:
+    weight, how = (8, 4 // groups, 3, 3), ([2, 2], [1, 1], [1, 1], groups)
+    with without_loops():
+        agrees(
+            lambda *tensors: ops.conv2d_input([2, 4, 6, 6], *tensors, *how),
+            lambda *tensors: torch.nn.grad.conv2d_input([2, 4, 6, 6], *tensors, *how),
+            *(weight, (2, 8, 3, 3)),
+        )
+
+
+@pytest.mark.parametrize(
+    "axes", [(0, None, None), (2, None, None), (None, 0, 0), (0, 1, None), (None, None, 1)], ids=str
+)
+@pytest.mark.parametrize("is_cast", [False, True])
+def test_vmap_of_mixed_products(axes: tuple[int | None, ...], is_cast: bool) -> None:
+    weight = torch.randint(-9, 9, (BATCH, 8, 16), dtype=torch.int8)
+    given = [torch.randn(BATCH, 4, 8), weight, torch.rand(BATCH, 16) + 0.5]
+    given[0] = given[0] if is_cast else given[0].bfloat16()
+    given = [each[0] if axis is None else each.movedim(0, axis) for each, axis in zip(given, axes, strict=True)]
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+        with without_loops():
+            made = torch.vmap(ops.mixed_mm, axes)(*given)
+        for number in range(BATCH):
+            one = (e if axis is None else e.select(axis, number) for e, axis in zip(given, axes, strict=True))
+            assert torch.equal(made[number], ops.mixed_mm(*one))
+
+
 def test_transforms_of_torch_func_are_refused() -> None:
     weight = numbers(5, 3).detach()
     with pytest.raises(ArgumentError, match=r"pycutlass.linear.default is differentiated by a transform of torch.func"):
