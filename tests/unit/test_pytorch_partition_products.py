@@ -134,3 +134,29 @@ def test_products_that_are_left_have_a_reason(function: Callable[..., Tensor], r
     assert any(reason in each for each in made.left.values()), made
     with torch.no_grad():
         torch.testing.assert_close(made(X), function(SQUARE, X))
+
+
+def test_graphs_in_a_graph_have_a_reason() -> None:
+    """Regions are not looked for there, whether they have products or none."""
+
+    def function(weight: Tensor, x: Tensor) -> Any:
+        made = functional.relu(x @ weight)
+        return torch.cond(made.sum() > 0, lambda y: functional.gelu(y @ weight), lambda y: y - 1, (made,))
+
+    made = parted(function, X)
+    assert len(made.regions) == 1
+    assert "cond runs graphs of its own, in which no regions are looked for" in made.left.values()
+    with torch.no_grad():
+        torch.testing.assert_close(made(X), function(SQUARE, X), rtol=1e-4, atol=1e-4)
+
+
+def test_attention_that_is_written_as_a_function_has_a_reason() -> None:
+    attention = pytest.importorskip("torch.nn.attention.flex_attention").flex_attention
+
+    def function(weight: Tensor, x: Tensor) -> Any:
+        given = (x @ weight.detach())[None, None]
+        return attention(given, given, given)
+
+    assert any(
+        each.endswith("is attention, which torch computes in one kernel") for each in parted(function, X).left.values()
+    )

@@ -17,7 +17,7 @@ from pycutlass.pytorch.regions.gain import gain_of
 from pycutlass.pytorch.regions.growth import Grown, Order, grown
 from pycutlass.pytorch.regions.joined import recomputable
 from pycutlass.pytorch.regions.pointwise import name_of
-from pycutlass.pytorch.regions.products import Product, is_product, product_of, value_of
+from pycutlass.pytorch.regions.products import Product, is_product, product_of, runs_graphs, value_of
 from pycutlass.pytorch.regions.reductions import is_reduction
 from pycutlass.pytorch.regions.region import Region
 from pycutlass.pytorch.regions.tracing import Epilogue, epilogue_of
@@ -86,6 +86,8 @@ def found_in(
                 reasons[node] = region
             else:
                 waiting.append((-len(region.members), place, node))
+        elif why := runs_graphs(node):
+            reasons[node] = why
     heapq.heapify(waiting)
     while waiting:
         _, place, node = heapq.heappop(waiting)
@@ -103,7 +105,7 @@ def found_in(
             heapq.heappush(waiting, (length, place, node))
             continue
         found.regions.append(made.described)
-        reasons |= {each: why for each, why in made.region.left.items() if not is_product(each)}
+        reasons |= {each: runs_graphs(each) or why for each, why in made.region.left.items() if not is_product(each)}
         order = Order(graph)
     still = set(order.nodes)
     left = {node: reason for node, reason in reasons.items() if node in still and _is_said(node)}
@@ -117,7 +119,7 @@ def found_in(
 def _is_said(node: Node) -> bool:
     """Return whether it is of interest why a node is not part of a region: it computes something."""
     if not isinstance(node.target, torch._ops.OpOverload):
-        return False
+        return bool(runs_graphs(node))
     return node.target.namespace != "pycutlass" or is_product(node)
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from pycutlass.pytorch.regions.extents import Shape, same
 from pycutlass.pytorch.regions.pointwise import name_of
 
-__all__ = ["Product", "is_product", "product_of", "value_of"]
+__all__ = ["Product", "is_product", "product_of", "runs_graphs", "value_of"]
 
 #: Products that no kernel here computes in a graph, and why.
 _OTHERS = {
@@ -144,6 +144,19 @@ def is_product(node: Node) -> bool:
         return False
     name = name_of(node.target)
     return any(name in each for each in (_MATRICES, _IMAGES, _GROUPS, _OURS, _OTHERS))
+
+
+def runs_graphs(node: Node) -> str:
+    """Return why a node is left that runs graphs of its own, such as ``torch.cond``; "" where it runs none."""
+    module = node.graph.owning_module
+    if not isinstance(node.target, torch._ops.HigherOrderOperator) or module is None:
+        return ""
+    held = [each.target for each in node.all_input_nodes if each.op == "get_attr"]
+    if not any(isinstance(getattr(module, str(each), None), GraphModule) for each in held):
+        return ""
+    if name_of(node.target).startswith("flex_attention"):
+        return "is attention, which torch computes in one kernel"
+    return "runs graphs of its own, in which no regions are looked for"
 
 
 def product_of(node: Node) -> Product | str:
