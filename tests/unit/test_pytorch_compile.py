@@ -56,7 +56,7 @@ def some(*shape: int) -> Tensor:
     return torch.randn(*shape)
 
 
-def compiled(model: nn.Module, rest: str, **how: Any) -> Any:
+def compiled(model: Any, rest: str, **how: Any) -> Any:
     return torch.compile(model, backend="pycutlass", options={"min_gain": 0, "rest": rest}, **how)
 
 
@@ -303,6 +303,21 @@ def test_caches_tell_options_apart(seen: list[list[Region]]) -> None:
         with torch.no_grad():
             assert_alike(made(x), model(x))
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_numbers_that_follow_from_extents_compile_nothing_again(rest: str, seen: list[list[Region]]) -> None:
+    layer = nn.Linear(8, 8)
+
+    def scaled(x: Tensor, count: int) -> Tensor:
+        return layer(x).relu() / x.shape[0] + count
+
+    made = compiled(scaled, rest, dynamic=True)
+    with torch.no_grad():
+        for rows in (5, 9, 17):
+            x = some(rows, 8)
+            assert_alike(made(x, rows + 30), scaled(x, rows + 30))
+    assert [len(region.fused) for (region,) in seen] == [3 if rest == "eager" else 1]
 
 
 PROGRAM = """

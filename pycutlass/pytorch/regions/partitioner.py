@@ -175,6 +175,10 @@ def _made(
     last = region.members[-1]
     try:
         epilogue = epilogue_of(region, options.use_fast_math)
+        symbol = next((each.node for each in epilogue.inputs if each.form is None), None)
+        if is_compiled and symbol is not None:  # operators take floats, and symbols become such by a guard
+            at = next(each for each in region.members if symbol in each.all_input_nodes)
+            return at, "reads a number that changes from call to call, for each of which the graph would be compiled"
         if len(epilogue.outputs) > _MOST_OUTPUTS:
             return outputs[
                 -1

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_map_only
 
 from pycutlass.errors import PyCutlassError
 from pycutlass.pytorch.handles import epilogue_handle
@@ -121,6 +122,12 @@ class _Noting(Interpreter):
         if n.op == "call_function":
             n.meta["val"] = made
         return made
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operator; those of ours take floats, of which a symbol becomes one by a guard on its value."""
+        if getattr(target, "namespace", "") == "pycutlass":
+            args, kwargs = tree_map_only(torch.SymFloat, lambda _: 1.0, (args, kwargs))
+        return super().call_function(target, args, kwargs)
 
 
 def _plain(region: Grown, inputs: tuple[Node, ...]) -> Graph:
