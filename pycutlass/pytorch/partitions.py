@@ -58,6 +58,8 @@ class RegionModule(nn.Module):
         ]
         self.device_type = next(value.device.type for value in values if isinstance(value, torch.Tensor))
         self.captured_under = self._autocast_type()
+        #: Whether the operator is given numbers that change, which are floats there and no symbols.
+        self.has_numbers = any(each.form == "scalar" for each in region.inputs)
 
     def forward(self, *inputs: Any) -> Any:
         """Return the region's results.
@@ -92,6 +94,8 @@ class RegionModule(nn.Module):
             )
         if not torch.compiler.is_compiling() and forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
             return "an input has a tangent", "kernels have no derivative in forward mode"
+        if self.has_numbers and torch.compiler.is_compiling():  # which would make a constant of each, or refuse it
+            return "a number of the region changes from call to call", "call the partition itself"
         now, known = self._autocast_type(), self.captured_under
         if now in (None, known):  # casts of the capture are in the graph
             return None

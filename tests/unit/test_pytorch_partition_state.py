@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.testing
 from partition_models import compared
 from torch import nn
 from torch.autograd import forward_ad
@@ -274,3 +275,30 @@ def test_examples_may_be_parts_of_larger_tensors(dynamic: Any) -> None:
         made = partition(model, example, dynamic, options=ALL)
         for given in (*parts, some(1, 8)):
             compared(model, made, given)
+
+
+class Averaged(nn.Module):
+    """A region that is given a number, which follows from an extent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).relu() / x.shape[0]
+
+
+def test_numbers_of_regions_are_no_constants_where_torch_traces() -> None:
+    model, rows = Averaged().eval(), torch.export.Dim("rows", min=2, max=64)
+    made = partition(model, some(5, 8), dynamic=True, options=ALL)
+    assert [[each.form for each in region.inputs] for region in made.regions] == [["row", "scalar"]]
+    counted = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    with torch.no_grad():
+        program = torch.export.export(made, (some(5, 8),), dynamic_shapes=({0: rows},)).module()
+        compiled = torch.compile(made, backend=counted, dynamic=True)
+        for count in (5, 9, 17):
+            x = some(count, 8)
+            for each in (made, program, compiled):
+                torch.testing.assert_close(each(x), model(x))
+    assert counted.frame_count == 1
