@@ -46,7 +46,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
 
   /// Takes problems whose operands were found to fit their rules; false where a D lies over anything else.
   bool start(Group& group);
-  int plan();
+  int plan() override;
   void adopt(Call& other) noexcept override;
   bool update(PyObject* const* tensors, size_t count) override;
   bool resize(pybind11::buffer const& sizes, std::array<pybind11::handle, kOperands> const& given);

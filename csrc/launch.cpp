@@ -159,6 +159,33 @@ void Call::watch(py::object const& tensor, std::string name, bool written) {
   watched_.push_back({std::move(name), tensor, std::move(guard)});
 }
 
+void Call::follow_scalar(std::string const& name, py::object tensor, py::object find) {
+  for (pycutlass_epilogue_field const& field : kernel_->host().epilogue()) {
+    if (field.kind != PYCUTLASS_ADDRESS || field.name != name) continue;
+    auto** address = reinterpret_cast<void**>(epilogue_.data() + field.offset);
+    scalars_.emplace_back(name, address, std::move(tensor), std::move(find));
+    return;
+  }
+  raise_error("CacheError", "the epilogue has no address of " + name);
+}
+
+/// Makes the parameters anew where a scalar was moved. A launch that fails midway leaves that to the next.
+void Call::follow_scalars() {
+  for (DeviceScalar& each : scalars_) {
+    if (!each.follow()) continue;
+    scalars_moved_ = true;
+    if (!storages_.is_none()) py::list(storages_).append(each.storage());
+  }
+  if (!scalars_moved_) return;
+  if (int const status = status_of(plan())) {
+    raise_error("ArgumentError",
+                "CUTLASS cannot implement the launch with a scalar elsewhere in device memory: "
+                "cutlass::Status " +
+                    std::to_string(status));
+  }
+  scalars_moved_ = false;
+}
+
 void Call::check_unmoved() const {
   for (OperandSlot const& slot : slots_) slot.check_unmoved();
   for (Watched const& each : watched_) {
@@ -177,6 +204,7 @@ py::list Call::storages() const {
   py::list storages;
   for (OperandSlot const& slot : slots_) storages.append(slot.guard().storage());
   for (Watched const& each : watched_) storages.append(each.guard.storage());
+  for (DeviceScalar const& each : scalars_) storages.append(each.storage());
   return storages;
 }
 
@@ -202,6 +230,10 @@ void Call::adopt(Call& other) noexcept {
   slots_.swap(other.slots_);
   for (OperandSlot& slot : slots_) slot.attach(counterpart(slot.address(), other));
   for (OperandSlot& slot : other.slots_) slot.attach(other.counterpart(slot.address(), *this));
+  scalars_.swap(other.scalars_);
+  for (DeviceScalar& scalar : scalars_) scalar.attach(counterpart(scalar.address(), other));
+  for (DeviceScalar& scalar : other.scalars_) scalar.attach(other.counterpart(scalar.address(), *this));
+  std::swap(scalars_moved_, other.scalars_moved_);
   watched_ = std::move(other.watched_);
   stream_ = std::move(other.stream_);
   result_ = other.result_;
@@ -349,7 +381,11 @@ bool Call::can_wait(PyObject* const* tensors, size_t count) const {
     bool const given = i < count && tensors[i] != Py_None;
     if (given ? !slots_[i].has_tensor() || !slots_[i].direct() : slots_[i].has_tensor()) return false;
   }
-  return true;
+  return std::all_of(scalars_.begin(), scalars_.end(), [](DeviceScalar const& each) { return each.direct(); });
+}
+
+bool Call::has_followed_scalar() const {
+  return std::any_of(scalars_.begin(), scalars_.end(), [](DeviceScalar const& each) { return each.is_followed(); });
 }
 
 void Call::forget_tensors() noexcept {
@@ -376,6 +412,7 @@ void Call::prepare(Stream const& stream, bool capturing) {
 void Call::launch(Stream const& stream, bool named, bool capturing) {
   Turn const turn(launching_thread_);
   Looking const looking = look();  // also without the interpreter's lock: an update would change what the driver reads
+  follow_scalars();
   check_unmoved();
   prepare(stream, capturing);
   if (result_.clear_bytes) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "aligned_bytes.h"
+#include "device_scalar.h"
 #include "kernel.h"
 #include "operand_rule.h"
 #include "operand_slot.h"
@@ -89,6 +90,9 @@ class Call {
   void remember(std::string const& name, pybind11::object tensor, std::string shown_name);
   /// Watches a tensor that the record points to in another way, by a table of addresses.
   void watch(pybind11::object const& tensor, std::string name, bool written);
+  /// Has launches read scalar `name` of the epilogue where `tensor` is then, as `find` says: it may move between them.
+  /// What the arguments of the epilogue had there is overwritten.
+  void follow_scalar(std::string const& name, pybind11::object tensor, pybind11::object find);
   void set_workspace(uintptr_t pointer);
   /// Lets the kernel start while the one ahead of it on the stream ends, where it can (programmatic dependent launch).
   void set_launch_with_pdl(bool allowed) { pdl_allowed_ = allowed; }
@@ -111,7 +115,7 @@ class Call {
   /// Throws ArgumentError where a tensor's memory was moved since it was given.
   virtual void check_unmoved() const;
   /// Makes grid and kernel parameters from the record; returns what `HostLibrary::plan` does.
-  int plan();
+  virtual int plan();
   /// The cutlass::Status that is `planned`; throws DriverError where the driver has refused a tensor map.
   static int status_of(int planned);
   /// Takes tensors of the remembered forms, in the order of `operands`: A, B, C, D, then further ones as they were set.
@@ -121,7 +125,10 @@ class Call {
   /// Whether it can wait without its tensors for others: they are all that it has, each is read from its objects, and
   /// it has no device memory of its own, which a captured graph may use, and no launch on a stream that was named.
   bool can_wait(PyObject* const* tensors, size_t count) const;
-  /// Lets go of its tensors. It must not be launched before `update` has given it others in the place of all.
+  /// Whether autograd follows a scalar of a call that can wait.
+  bool has_followed_scalar() const;
+  /// Lets go of its tensors, but for scalars. It must not be launched before `update` has given it others in the place
+  /// of all.
   void forget_tensors() noexcept;
 
   uint64_t workspace_bytes() const { return result_.workspace_bytes; }
@@ -173,6 +180,7 @@ class Call {
   bool writes_apart() const;
   void** counterpart(void** address, Call const& other) const noexcept;
   void set_attributes();
+  void follow_scalars();
   void launch(Stream const& stream, bool named, bool capturing);
   std::shared_ptr<Event> next_explicit_end(Stream const& stream) const;
 
@@ -186,6 +194,8 @@ class Call {
     TensorGuard guard;
   };
   std::vector<Watched> watched_;
+  std::vector<DeviceScalar> scalars_;
+  bool scalars_moved_ = false;  // since parameters were made
   StreamSource stream_;
   pycutlass_plan_result result_{};
   CUlaunchConfig config_{};

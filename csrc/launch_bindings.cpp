@@ -33,6 +33,7 @@ void bind_call(py::module_& m) {
           },
           py::arg("other"), "Take over what was prepared in another call of the same kernel.")
       .def("watch", &Call::watch, py::arg("tensor"), py::arg("name"), py::arg("written"))
+      .def("follow_scalar", &Call::follow_scalar, py::arg("name"), py::arg("tensor"), py::arg("find"))
       .def("set_workspace", &Call::set_workspace, py::arg("pointer"))
       .def("set_launch_with_pdl", &Call::set_launch_with_pdl, py::arg("allowed"))
       .def("set_sm_count", &Call::set_sm_count, py::arg("most"))

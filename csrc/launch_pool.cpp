@@ -49,14 +49,6 @@ uint32_t LaunchTensors::given() const {
   return given;
 }
 
-bool is_followed_now(py::handle tensor) {
-  if (!TorchImpl(tensor).has_autograd()) return false;
-  if (TorchReader::known().has_tangent(tensor)) return true;  // which no_grad does not turn off
-  if (!TorchReader::known().requires_grad(tensor)) return false;
-  py::object const is_enabled = imported("torch", "is_grad_enabled");
-  return !is_enabled || is_enabled().ptr() != Py_False;
-}
-
 std::optional<uint64_t> LaunchPool::key_of(LaunchTensors const& tensors) const {
   uint64_t key = tensors.count;
   for (size_t i = 0; i < tensors.count; ++i) {
@@ -124,7 +116,8 @@ bool LaunchPool::run(uint64_t key, LaunchTensors const& tensors) {
   auto const put_back = [&] {
     if (cleared == cleared_ && chosen_in_ == generation_) put(key, std::move(taken));
   };
-  if (taken.given != tensors.given() || !taken.call->update(tensors.items, tensors.count)) {
+  bool const fits = taken.given == tensors.given() && !taken.call->has_followed_scalar();
+  if (!fits || !taken.call->update(tensors.items, tensors.count)) {
     put_back();
     return false;
   }

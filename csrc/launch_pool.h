@@ -77,9 +77,6 @@ class LaunchPool {
   std::array<pybind11::object, 2> types_;  // torch.Tensor and Parameter, once one was seen
 };
 
-/// Whether autograd follows what is done with a tensor of torch that is read from its objects.
-bool is_followed_now(pybind11::handle tensor);
-
 void bind_launch_pool(pybind11::module_& m);
 
 /// plan.run(a, b, c, out=...), or without `out`, of a plan that has launches waiting.

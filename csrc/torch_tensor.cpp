@@ -5,6 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "bindings.h"
+
 namespace py = pybind11;
 
 namespace pycutlass {
@@ -58,6 +60,14 @@ bool TorchReader::has_tangent(py::handle tensor) const {
   if (!tangent_ || !undefined_) return has_tangent_by_python(tensor);
   auto const* const impl = reinterpret_cast<void const*>(TorchImpl(tensor).address());
   return *tangent_(impl, 0, TorchImpl::handle_of(tensor)) != undefined_;  // torch has one level, 0
+}
+
+bool is_followed_now(py::handle tensor) {
+  if (!TorchImpl(tensor).has_autograd()) return false;
+  if (TorchReader::known().has_tangent(tensor)) return true;  // which no_grad does not turn off
+  if (!TorchReader::known().requires_grad(tensor)) return false;
+  py::object const is_enabled = imported("torch", "is_grad_enabled");
+  return !is_enabled || is_enabled().ptr() != Py_False;
 }
 
 bool has_tangent_by_python(py::handle tensor) {

@@ -71,6 +71,9 @@ class TorchReader {
   void (*bump_version_)(void const* tensor) = nullptr;
 };
 
+/// Whether autograd follows what is done with a tensor of torch that is read from its objects.
+bool is_followed_now(pybind11::handle tensor);
+
 /// Whether a tensor has a tangent, where it cannot be read: torch is asked through Python.
 bool has_tangent_by_python(pybind11::handle tensor);
 

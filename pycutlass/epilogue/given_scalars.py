@@ -8,20 +8,21 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core
-from pycutlass.calls import shown
+from pycutlass.calls import counted, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.imported import is_of
 from pycutlass.integers import attribute, real, shape_of
+from pycutlass.tensor import wrap
 from pycutlass.types import Element, computed
 from pycutlass.types import element as element_of
 
-__all__ = ["checked_scalar", "frozen", "scalar_key"]
+__all__ = ["address_now", "checked_scalar", "frozen", "is_address", "scalar_key"]
 
 _EXACT = 2**53  # below which float64 has all integers
 
 
 def checked_scalar(compute: Element, name: str, value: Any, readable: tuple[str, ...]) -> tuple[float, int, Any, int]:
     """Return value, device pointer (0 for a number), what keeps the pointer alive, and how many elements are there."""
-    is_pointer = type(value).__name__ == "CUdeviceptr"
     on_device = _is_on_device(value)
     if on_device and name not in readable:
         raise ArgumentTypeError(
@@ -29,7 +30,7 @@ def checked_scalar(compute: Element, name: str, value: Any, readable: tuple[str,
             f"got {type(value).__name__}. Copy it to the host first."
         )
     if on_device:
-        pointer, count = (int(value), 1) if is_pointer else _device_scalar(compute, name, value)
+        pointer, count = (int(value), 1) if is_address(value) else _device_scalar(compute, name, value)
         if not 0 < pointer < 2**64:
             raise ArgumentTypeError(f"{name} is the address {pointer}, which is no device memory; pass a number")
         return 0.0, pointer, value, count
@@ -42,6 +43,39 @@ def checked_scalar(compute: Element, name: str, value: Any, readable: tuple[str,
             f"the largest number is {compute.limits[1]:g}.{_wider(compute, number)}"
         )
     return number, 0, None, 0
+
+
+def is_address(value: Any) -> bool:
+    """Return whether a scalar is an address in device memory, and no tensor, which may go over to other memory."""
+    return type(value).__name__ == "CUdeviceptr"
+
+
+def address_now(compute: Element, name: str, tensor: Any, count: int, ordinal: int) -> int:
+    """Return where a tensor is now that was found to be a scalar, for a launch on GPU `ordinal`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        It is no such scalar any more, or on another GPU.
+    """
+    if not _is_on_device(tensor):
+        raise ArgumentError(
+            f"{name} was in device memory when the launch was prepared, and is on the host now: move it back, or give "
+            f"it anew, to the call or to a new plan"
+        )
+    _, pointer, _, found = checked_scalar(compute, name, tensor, (name,))
+    if found != count:
+        raise ArgumentError(
+            f"{name} had {counted(count, 'element')} when the launch was prepared, and has {found} now: give it anew, "
+            f"to the call or to a new plan"
+        )
+    where = attribute(tensor, "device")
+    index = attribute(where, "index" if is_of(tensor, "torch", "Tensor") else "id")
+    if isinstance(index, int) and index != ordinal:
+        raise ArgumentError(
+            f"{name} is on GPU {index}, and the operands are on GPU {ordinal}, where the kernel reads it: move it there"
+        )
+    return pointer
 
 
 def frozen(value: Any) -> Any:
@@ -70,7 +104,7 @@ def _is_on_device(value: Any) -> bool:
     """Return whether a scalar is an address, or a tensor, in device memory."""
     interface = hasattr(type(value), "__cuda_array_interface__")  # torch's raises where a tensor is not on a GPU
     of_torch = attribute(value, "is_cuda")
-    return type(value).__name__ == "CUdeviceptr" or bool(interface if of_torch is None else of_torch)
+    return is_address(value) or bool(interface if of_torch is None else of_torch)
 
 
 def _wider(compute: Element, number: float) -> str:
@@ -134,6 +168,8 @@ def _check_integer(compute: Element, name: str, number: float) -> None:
 
 def _device_scalar(compute: Element, name: str, tensor: Any) -> tuple[int, int]:
     """Return the address and the number of elements of a tensor: one, or one behind the other for a batch."""
+    if is_of(tensor, "torch", "Tensor"):
+        wrap(name, tensor)  # which refuses those that are not in memory as they read
     try:
         dtype = str(tensor.dtype).removeprefix("torch.")
         size = tensor.numel() if hasattr(tensor, "numel") else tensor.size

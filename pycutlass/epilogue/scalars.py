@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from pycutlass import _core
 from pycutlass.calls import shown, suggestion
-from pycutlass.epilogue.given_scalars import checked_scalar
+from pycutlass.epilogue.given_scalars import address_now, checked_scalar, is_address
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, UnknownNameError
 from pycutlass.types import Element, computed
 from pycutlass.types import element as element_of
@@ -90,6 +91,19 @@ class EpilogueScalars:
             raise UnknownNameError(f"output_op has no scalar {shown(name)}; it has {', '.join(self.names)}.{near}")
         index = self.names.index(name)
         return self.owners[index] if self.pointers[index] else self.values[index]
+
+    def followed(self, ordinal: int) -> dict[str, tuple[Any, Callable[[], int]]]:
+        """Return tensors in device memory by name, each with what says where it is at a launch on GPU `ordinal`.
+
+        A tensor may go over to other memory after its address was taken.
+        """
+        counts = self.counts or (1,) * len(self.names)
+        found = zip(self.names, self.pointers, self.owners, counts, strict=True)
+        return {
+            name: (owner, partial(address_now, self.compute, name, owner, count, ordinal))
+            for name, pointer, owner, count in found
+            if pointer and not is_address(owner)
+        }
 
     def packed(
         self,

@@ -204,17 +204,13 @@ class DeviceLaunch:
         return call
 
     def _begin(self, problem: Problem) -> Prepared:
-        """Return a call with the scalars, on the current streams of the tensors' libraries."""
+        """Return a call on the current streams of the tensors' libraries."""
         call = self._new_call(problem)
         prepared = Prepared(problem, call, follow_streams(call, libraries_of(problem), self.ordinal))
         if prepared.libraries != self._libraries:  # behind what was done on the stream of those before
             before, after = self.call.current_stream, prepared.stream
             if after != before and (self.call.launched or self._buffers) and not after.is_capturing():
                 after.follow(before)
-        scalars = problem.scalars
-        for name, pointer, owner in zip(scalars.names, scalars.pointers, scalars.owners, strict=True):
-            if pointer:
-                call.watch(owner, name, False)
         return prepared
 
     def _prepare(self, prepared: Prepared) -> None:
@@ -358,7 +354,10 @@ class DeviceLaunch:
         """Pack scalars and tensors of the epilogue as the kernel takes them."""
         addresses = {name: pointer for name, (pointer, _, _) in prepared.tensors.items()}
         strides = {name: steps for name, (_, steps, _) in prepared.tensors.items()}
-        prepared.call.set_epilogue(prepared.problem.scalars.packed(self._layout, addresses, strides))
+        scalars = prepared.problem.scalars
+        prepared.call.set_epilogue(scalars.packed(self._layout, addresses, strides))
+        for name, (tensor, find) in scalars.followed(self.ordinal).items():  # at its address of now
+            prepared.call.follow_scalar(name, tensor, find)
 
     def _buffer(self, prepared: Prepared, name: str, size: int) -> int:
         """Return the address of the buffer that goes by `name`, made at first use and whenever it is too small."""

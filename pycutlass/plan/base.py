@@ -15,7 +15,7 @@ from pycutlass.operands.epilogue import is_plain_number
 from pycutlass.plan.added import Added, check_bias, source_of
 from pycutlass.plan.building import build_for
 from pycutlass.plan.choices import Chosen
-from pycutlass.plan.gradients import check_gradients
+from pycutlass.plan.gradients import check_gradients, kept_scalars, tensors_among
 from pycutlass.plan.kept import KeptLaunches, ResultForm
 from pycutlass.plan.launches import PlanLaunch
 from pycutlass.plan.measured import generation
@@ -39,6 +39,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
     _line = "column"  # what a bias has one number for
     _device: int | None
     _scalars: dict[str, Any]
+    _device_scalars: dict[str, Any]
     _added: Added
     _choices: Chosen[_Kernel]
 
@@ -48,6 +49,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
         self._port_names = tuple(port.name for port in self.kind.epilogue.ports)
         self._launches = KeptLaunches(self._port_names)
         self._waiting = self._launches.waiting  # where C++ finds it
+        self._device_scalars = tensors_among(self._scalars)
 
     # What families do their own way
 
@@ -247,9 +249,11 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
         return candidate
 
     def _checked(self, a: Any, b: Any, c: Any, bias: Any, ports: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-        """Return C and the tensors of the epilogue; raise for what is missing, or would not be read."""
+        """Return C and the tensors of the epilogue; raise for what is missing, or would not be read, or followed."""
         if a is None or b is None:
             raise ArgumentError("a and b are missing: give them to run, or to reset_operands before it")
+        if self._device_scalars:  # of which torch may follow one since
+            kept_scalars(self._device_scalars, "launch")
         ports = ports if ports is NO_INPUTS else named_inputs(ports)
         c, placed = self._added.placed(c, bias, ports)
         if len(placed) != len(self._port_names) or not all(name in placed for name in self._port_names):

@@ -12,7 +12,7 @@ from pycutlass.imported import imported, is_of
 from pycutlass.integers import attribute
 from pycutlass.tensor import TensorView, has_tangent
 
-__all__ = ["check_gradients", "kept_scalars"]
+__all__ = ["check_gradients", "kept_scalars", "tensors_among"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def kept_scalars(scalars: Mapping[str, Any], what: str) -> dict[str, Any]:
     ArgumentError
         A tensor whose gradient, or tangent, would be lost.
     """
-    tensors = {name: value for name, value in scalars.items() if is_of(value, "torch", "Tensor")}
+    tensors = tensors_among(scalars)
     if tensors:
         followed = {
             name: _Scalar(attribute(tensor, "requires_grad") is True, has_tangent(tensor))
@@ -56,3 +56,8 @@ def kept_scalars(scalars: Mapping[str, Any], what: str) -> dict[str, Any]:
         }
         check_gradients(followed, what)
     return {name: frozen(value) for name, value in scalars.items()}
+
+
+def tensors_among(scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scalars that are tensors of torch; of those that are kept, all in device memory."""
+    return {name: value for name, value in scalars.items() if is_of(value, "torch", "Tensor")}

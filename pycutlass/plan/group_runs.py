@@ -12,6 +12,7 @@ from pycutlass.errors import PyCutlassError
 from pycutlass.imported import imported
 from pycutlass.integers import attribute
 from pycutlass.plan.device_groups import DeviceGroup, DeviceLaunch, leaves_zeros
+from pycutlass.plan.gradients import kept_scalars, tensors_among
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_launches import GroupLaunch, Problems
 from pycutlass.plan.group_results import new_matrix
@@ -40,6 +41,7 @@ class Runs:
 
     def __init__(self, kind: GemmKind, scalars: Mapping[str, Any], reads_c: bool) -> None:
         self._kind, self._scalars, self._reads_c = kind, scalars, reads_c
+        self._device_scalars = tensors_among(scalars)
         self._captured: list[Any] = []
         self.reset()
 
@@ -52,6 +54,7 @@ class Runs:
 
         `chosen_in` is the generation in which the candidate was chosen.
         """
+        kept_scalars(self._device_scalars, "product")  # of which torch may follow one since
         kept = self._kept
         launch = kept.get(candidate) if is_kept else None
         if launch is not None:
@@ -72,6 +75,7 @@ class Runs:
         While a graph is captured, tables and what the kernel writes to are memory of that graph, for no other launch.
         Nothing here keeps them: the graph does.
         """
+        kept_scalars(self._device_scalars, "product")
         is_kept = is_kept and not group.is_captured
         most = group.most_tiles(candidate)
         key = candidate, most, group.key
@@ -95,7 +99,7 @@ class Runs:
             or last.chosen_in != generation.number
             or (cs is None) is self._reads_c
             or not last.is_like(xs, ws)
-            or _are_followed(xs, ws, cs, out)
+            or _are_followed(xs, ws, cs, out, [*self._device_scalars.values()])
         ):
             return None
         made = last.new_results(self._kind, xs[0]) if out is None else out

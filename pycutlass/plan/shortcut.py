@@ -158,16 +158,16 @@ class Shortcut:
         if out is None:
             out = new_tensor(a, self._view, self._shape, dtype_name)
             make = maker_of(a, self._view, self._shape, dtype_name)
-        scalars, is_on_device = self._scalars, any(self._scalars.pointers)
+        scalars = self._scalars
         try:
-            if is_on_device:  # whose tensors may have other memory by now
+            if any(scalars.pointers):  # whose tensors may have other memory by now
                 scalars = scalars_of(self._candidate, self._plan._scalars)
             launch = Launch(self._candidate, self._size, (a, b, c, out), scalars, {})
         except PyCutlassError:  # which is raised again, in the words of `matmul`
             return None
         launch.run(stream)
         launch.finish()
-        if stream is None and launch.call is not None and not is_on_device:
+        if stream is None and launch.call is not None:
             how = (key.options, key.is_bias, key.precision, make, self.generation)
             products.keep(launch.call, (a, b, c, out), *how)
         return out

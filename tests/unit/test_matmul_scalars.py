@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -231,7 +232,7 @@ def test_a_scalar_that_has_other_memory_is_read_there(monkeypatch: pytest.Monkey
             """Wait for nothing."""
 
     monkeypatch.setattr(shortcut, "Launch", Noted)
-    monkeypatch.setattr(shortcut, "products", None)  # launches that are kept have the address, and would be refused
+    monkeypatch.setattr(shortcut, "products", SimpleNamespace(keep=lambda *_launch: None))  # of launches on a GPU alone
     monkeypatch.setattr(Gemm, "run_once", lambda *_tensors, **_options: None)
     a, b, alpha = torch.ones(4, 8), torch.ones(8, 12), Moving()
     for address in (0x1000, 0x1000, 0x2000, 0x3000):

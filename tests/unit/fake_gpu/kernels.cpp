@@ -112,11 +112,14 @@ constexpr pycutlass_epilogue_field kEpilogue[] = {
 #else
 struct Epilogue {
   float alpha, beta;
+  float const *alpha_ptr, *beta_ptr;
 };
 
 constexpr pycutlass_epilogue_field kEpilogue[] = {
     {"alpha", offsetof(Epilogue, alpha), sizeof(float), PYCUTLASS_VALUE, PYCUTLASS_F32, 0, 0},
     {"beta", offsetof(Epilogue, beta), sizeof(float), PYCUTLASS_VALUE, PYCUTLASS_F32, 0, 0},
+    {"alpha", offsetof(Epilogue, alpha_ptr), sizeof(void*), PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0, 0},
+    {"beta", offsetof(Epilogue, beta_ptr), sizeof(void*), PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0, 0},
 };
 #endif
 
@@ -136,6 +139,11 @@ pycutlass_driver functions;
   fake_touch(address, static_cast<size_t>(count) * sizeof(float));
   return static_cast<float*>(const_cast<void*>(address));
 }
+
+#if !IS_SCALED
+/// A scalar of a launch, which may be in device memory.
+[[maybe_unused]] float scalar(float value, float const* address) { return address ? *touched(address, 1) : value; }
+#endif
 
 struct Problem {
   int m, n, k_begin, k_end;
@@ -233,8 +241,8 @@ void run(void const* params) {
              call.operands[PYCUTLASS_B],
              call.operands[PYCUTLASS_C],
              call.operands[PYCUTLASS_D],
-             epilogue.alpha,
-             epilogue.beta};
+             scalar(epilogue.alpha, epilogue.alpha_ptr),
+             scalar(epilogue.beta, epilogue.beta_ptr)};
   if (record.mode == 3) return multiply_each(record, of);
   if (record.mode != 1) return multiply(of);
   int const slice = (record.k + record.batch_count - 1) / record.batch_count;  // parallel split-K
@@ -284,11 +292,13 @@ void run(void const* params) {
   int64_t const plane = static_cast<int64_t>(record.rows) * record.columns;
   float const* sums = touched(record.common.operands[PYCUTLASS_A].data, plane * record.partitions);
   float* d = touched(target.data, (record.rows - 1) * target.stride[0] + record.columns);
+  Epilogue const& epilogue = static_cast<Params const*>(params)->epilogue;
+  float const alpha = scalar(epilogue.alpha, epilogue.alpha_ptr);
   for (int row = 0; row < record.rows; ++row) {
     for (int column = 0; column < record.columns; ++column) {
       float sum = 0;
       for (int i = 0; i < record.partitions; ++i) sum += sums[i * plane + row * record.columns + column];
-      d[row * target.stride[0] + column] = static_cast<Params const*>(params)->epilogue.alpha * sum;
+      d[row * target.stride[0] + column] = alpha * sum;
     }
   }
 }
@@ -306,7 +316,8 @@ void run(void const* params) {
 #if IS_SCALED
   float const alpha = 1, beta = 0;
 #else
-  auto const [alpha, beta] = static_cast<Params const*>(params)->epilogue;
+  Epilogue const& epilogue = static_cast<Params const*>(params)->epilogue;
+  float const alpha = scalar(epilogue.alpha, epilogue.alpha_ptr), beta = scalar(epilogue.beta, epilogue.beta_ptr);
 #endif
   pycutlass_operand const &A = call.operands[PYCUTLASS_A], &B = call.operands[PYCUTLASS_B];
   pycutlass_operand const &C = call.operands[PYCUTLASS_C], &D = call.operands[PYCUTLASS_D];
@@ -423,8 +434,8 @@ void run(void const* params) {
 #elif FAMILY == 13
     multiply_pairs(size[0], size[1], size[2], operands, epilogue.alpha);
 #else
-    multiply({size[0], size[1], 0, size[2], operands[0], operands[1], operands[2], operands[3], epilogue.alpha,
-              epilogue.beta});
+    multiply({size[0], size[1], 0, size[2], operands[0], operands[1], operands[2], operands[3],
+              scalar(epilogue.alpha, epilogue.alpha_ptr), scalar(epilogue.beta, epilogue.beta_ptr)});
 #endif
   }
 }
