@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pycutlass import _core
+from pycutlass.calls import counted
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.library import TensorDescription
 from pycutlass.operands.checks import check_dtype
@@ -311,8 +312,10 @@ def _batch_overlap(operand: Matrix) -> str:
 
 
 def _line_alignment(operand: Matrix) -> MisalignedError:
-    what = "number of columns" if operand.description.is_row_major else "number of rows"
-    return _misaligned(operand, what, operand.line, "Pad the tensor", operand.line)
+    line = "column" if operand.description.is_row_major else "row"
+    more = counted(-operand.line % operand.description.alignment, line)
+    padded = f"Pad the tensor with {more}{'' if is_target(operand.name) else ' of zeros'}"
+    return _misaligned(operand, f"number of {line}s", operand.line, padded, operand.line)
 
 
 def _ld_alignment(operand: Matrix) -> MisalignedError:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pycutlass import _core
+from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import GEMV, KernelFamily
 from pycutlass.families.other_family import as_ampere, listed
@@ -155,7 +156,8 @@ def _check_stand_in(C: TensorDescription, D: TensorDescription, m: int, n: int) 
         takes_D = D.is_row_major and n % D.alignment == 0  # which is then like C, and RowMajor
         raise ArgumentError(
             f"{name} must be a multiple of {C.alignment}, the alignment of C, also where C is not read; got {extent}: "
-            f"{'describe C as D, or ' if takes_D else ''}pad D"
+            f"{'describe C as D, or ' if takes_D else ''}pad D with "
+            f"{counted(-extent % C.alignment, 'column' if C.is_row_major else 'row')}"
         )
 
 

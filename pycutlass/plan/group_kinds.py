@@ -78,8 +78,9 @@ def check_pairs(group: Group, epilogue: Any) -> None:
         raise ArgumentError(
             "the epilogue combines pairs of columns, and offs divides the columns of ws: give lists of xs and ws"
         )
-    for number, columns in enumerate(group.sizes[:, 1].tolist() if is_gated(epilogue) else ()):
-        check_columns(epilogue, columns, f"ws[{number}]")
+    written = zip(group.sizes[:, 1].tolist(), group.used.tolist(), strict=True)
+    for number, (columns, are_written) in enumerate(written if is_gated(epilogue) else ()):
+        check_columns(epilogue, columns, f"ws[{number}]", are_written=are_written)
 
 
 def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind:

@@ -259,13 +259,17 @@ def is_gated(epilogue: Any) -> bool:
     return bool(getattr(getattr(epilogue, "graph", None), "is_gated", False))
 
 
-def check_columns(epilogue: Any, columns: int, right: str = "b") -> None:
-    """Raise ArgumentError where an epilogue combines pairs of columns, and a product of `right` has an odd number."""
-    if is_gated(epilogue) and columns % 2:
+def check_columns(epilogue: Any, columns: int, right: str = "b", *, are_written: bool = True) -> None:
+    """Raise ArgumentError where an epilogue combines pairs of columns, and a product of `right` has an odd number.
+
+    So too where half as many are `are_written`, two at once, and are an odd number.
+    """
+    if is_gated(epilogue) and columns % (2 * _PAIR if are_written else _PAIR):
+        added = -columns % (2 * _PAIR)
         raise ArgumentError(
             f"the epilogue combines pairs of columns, which are written together: the product must have a multiple of "
-            f"4 columns, and has {counted(columns, 'column')}. Pad {right} with {counted(-columns % 4, 'column')} of "
-            f"zeros"
+            f"4 columns, and has {counted(columns, 'column')}. Pad {right} with {counted(added, 'column')} of zeros, "
+            f"for an out of {(columns + added) // 2} columns"
         )
 
 
@@ -285,9 +289,8 @@ def epilogue_of(
     """
     if is_gated(given) and length < _PAIR:
         raise ArgumentError(
-            f"the epilogue {shown(given)} combines pairs of columns, which are written together: the product must have "
-            f"a multiple of 4 columns, and addresses and rows of out must be multiples of 2 elements. Pad the right "
-            f"operand with columns of zeros, and pass an out that is aligned"
+            f"the epilogue {shown(given)} combines pairs of columns, which are written together: addresses and rows of "
+            f"out must be multiples of 2 elements. Pass an out that is aligned so"
         )
     epilogue = _with_types(given, out, length, accumulator)
     _check_types_of(epilogue, out, accumulator)

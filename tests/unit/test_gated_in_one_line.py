@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,30 @@ REFUSED: list[tuple[str, Any]] = [
 def test_refused(message: str, call: Any) -> None:
     with pytest.raises(PyCutlassError, match=message):
         call()
+
+
+PRODUCTS: dict[str, Any] = {
+    "matmul": lambda a, b, **out: pycutlass.matmul(a, b, epilogue=swiglu, **out),
+    "Gemm": lambda a, b, **out: pycutlass.Gemm(a, b, epilogue=swiglu, **out).run(a, b, **out),
+    "grouped_matmul": lambda a, b, out=None: pycutlass.grouped_matmul(
+        [a], [b], epilogue=swiglu, out=None if out is None else [out]
+    )[0],
+}
+
+
+@pytest.mark.parametrize("columns", [6, 9, 10, 1002])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_as_many_columns_are_padded_as_is_said(name: str, columns: int) -> None:
+    compute, a, b = PRODUCTS[name], A, random(16, columns)
+    with pytest.raises(ArgumentError) as caught:
+        compute(a, b)
+    said = re.search(r"Pad \S+ with (\d+) columns? of zeros, for an out of (\d+) columns", str(caught.value))
+    assert said is not None, caught.value
+    added, left = map(int, said.groups())
+    padded, pairs = np.pad(b, ((0, 0), (0, added))), columns // 2
+    for made in (compute(a, padded), compute(a, padded, out=poisoned(20, left))):
+        assert made.shape == (20, left)
+        close(made[:, :pairs], exact(a, b[:, : 2 * pairs]))
 
 
 def test_numbers_of_columns_by_fours_are_taken_by_every_type() -> None:

@@ -175,7 +175,7 @@ def test_a_query_takes_microseconds() -> None:
 def test_a_problem_that_no_kernel_takes_is_explained() -> None:
     with pytest.raises(ArgumentError, match=r"no kernel takes 64x64x60 \(M x N x K\).*alignment 8") as refused:
         pick(tnt(), 64, 64, 60, gpu=H200)
-    assert "must be a multiple of that, got 60. Pad the tensor" in str(refused.value)
+    assert "must be a multiple of that, got 60. Pad the tensor with 4 columns of zeros" in str(refused.value)
     assert ranking(tnt(), 64, 64, 60, gpu=H200) == ()
     kind = described(cutlass.float_e4m3, cutlass.bfloat16, "tnt", pycutlass.MathOperation.multiply_add_fast_accum)
     with pytest.raises(ArgumentError, match="there is no kernel for GEMMs of this kind"):

@@ -84,7 +84,7 @@ def test_tensors_of_a_hopper_native_group_can_only_be_padded(size: tuple[int, in
     operation, group = hopper(output=output), grouped(native_parts(output=output))
     size = size if output == "f16" or size[1] % 4 or size[2] != 64 else (size[0], size[1] + 2, size[2])
     answer = group.supports([size])
-    assert answer.reason.endswith("as TMA needs 16-byte alignment. Pad the tensor.")
+    assert re.search(r"as TMA needs 16-byte alignment\. Pad the tensor with \d columns?( of zeros)?\.$", answer.reason)
     made = followed(operation, size)
     assert not operation.supports(size) and made.supports(size)
     assert made.loads_by_cp_async == (size[2] != 64) and made.stores_directly
@@ -95,7 +95,8 @@ def test_tensors_of_a_hopper_native_group_can_only_be_padded(size: tuple[int, in
 def test_below_4_bytes_the_ampere_style_kernel_is_named() -> None:
     operation, size = hopper(cluster=(1, 1)), (256, 128, 63)
     answer = operation.supports(size)
-    assert "and cp.async 4-byte alignment. Pad the tensor, or for an Ampere-style kernel leave out " in answer.reason
+    padded = "and cp.async 4-byte alignment. Pad the tensor with 1 column of zeros"
+    assert f"{padded}, or for an Ampere-style kernel leave out " in answer.reason
     assert answer.reason.endswith("and describe A and B with alignment 1.")
     with pytest.raises(DescriptionError, match=r"multiples of 4.*aligned to 2.*for an Ampere-style kernel leave out"):
         replaced = {"A": replace(operation.A, alignment=1), "B": replace(operation.B, alignment=1)}
@@ -104,7 +105,7 @@ def test_below_4_bytes_the_ampere_style_kernel_is_named() -> None:
 
 def test_k_is_shared_by_both_operands() -> None:
     answer = ampere("f16").supports((128, 128, 60))
-    assert answer.reason.endswith("Pad the tensor, or describe A and B with alignment 4.")
+    assert answer.reason.endswith("Pad the tensor with 4 columns of zeros, or describe A and B with alignment 4.")
     answer = ampere("f16").supports((128, 128, 63))
     assert "describe A and B with alignment 1 and give the tile stages=2" in answer.reason
 
@@ -126,7 +127,7 @@ def test_d_follows_c() -> None:
 def test_what_always_has_one_alignment_is_padded() -> None:
     operation = GEMMS["int8 simt"]
     reason = operation.supports((128, 128, 66)).reason
-    assert reason.endswith("Pad the tensor.") and operation.supports((128, 128, 68))
+    assert reason.endswith("Pad the tensor with 2 columns of zeros.") and operation.supports((128, 128, 68))
 
 
 CONVOLUTIONS = [
