@@ -3,10 +3,8 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <optional>
-#include <thread>
 
 #include "bindings.h"
 #include "gate.h"
@@ -14,47 +12,6 @@
 namespace py = pybind11;
 
 namespace pycutlass {
-
-void StreamSource::follow_library(dlpack::ExchangeApi const* api) {
-  api_ = api;
-  callable_ = py::object();
-}
-
-void StreamSource::follow_callable(py::object callable) {
-  api_ = nullptr;
-  callable_ = std::move(callable);
-}
-
-CUstream StreamSource::current_handle() const {
-  if (api_) {
-    void* stream = nullptr;
-    if (api_->current_work_stream(dlpack::kCUDA, ordinal_, &stream) != 0) throw py::error_already_set();
-    return static_cast<CUstream>(stream);
-  }
-  if (callable_) return stream_handle(callable_());
-  return nullptr;  // the legacy default stream
-}
-
-namespace {
-
-/// Waits until no other thread launches. Returns whether the turn is to be ended.
-bool take_turn(unsigned long& thread) {
-  unsigned long const self = PyThread_get_thread_ident();
-  if (thread == self) return false;
-  while (thread) {
-    unlocked([] {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));  // a launch takes about as long as that
-      return CUDA_SUCCESS;
-    });
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
-  thread = self;
-  return true;
-}
-
-}  // namespace
-
-Turn::Turn(unsigned long& thread) : thread_(thread), taken_(take_turn(thread)) {}
 
 Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_t record_bytes)
     : kernel_(std::move(kernel)),
@@ -157,33 +114,6 @@ void Call::watch(py::object const& tensor, std::string name, bool written) {
   TensorGuard guard;
   guard.watch(tensor, written);
   watched_.push_back({std::move(name), tensor, std::move(guard)});
-}
-
-void Call::follow_scalar(std::string const& name, py::object tensor, py::object find) {
-  for (pycutlass_epilogue_field const& field : kernel_->host().epilogue()) {
-    if (field.kind != PYCUTLASS_ADDRESS || field.name != name) continue;
-    auto** address = reinterpret_cast<void**>(epilogue_.data() + field.offset);
-    scalars_.emplace_back(name, address, std::move(tensor), std::move(find));
-    return;
-  }
-  raise_error("CacheError", "the epilogue has no address of " + name);
-}
-
-/// Makes the parameters anew where a scalar was moved. A launch that fails midway leaves that to the next.
-void Call::follow_scalars() {
-  for (DeviceScalar& each : scalars_) {
-    if (!each.follow()) continue;
-    scalars_moved_ = true;
-    if (!storages_.is_none()) py::list(storages_).append(each.storage());
-  }
-  if (!scalars_moved_) return;
-  if (int const status = status_of(plan())) {
-    raise_error("ArgumentError",
-                "CUTLASS cannot implement the launch with a scalar elsewhere in device memory: "
-                "cutlass::Status " +
-                    std::to_string(status));
-  }
-  scalars_moved_ = false;
 }
 
 void Call::check_unmoved() const {
@@ -382,10 +312,6 @@ bool Call::can_wait(PyObject* const* tensors, size_t count) const {
     if (given ? !slots_[i].has_tensor() || !slots_[i].direct() : slots_[i].has_tensor()) return false;
   }
   return std::all_of(scalars_.begin(), scalars_.end(), [](DeviceScalar const& each) { return each.direct(); });
-}
-
-bool Call::has_followed_scalar() const {
-  return std::any_of(scalars_.begin(), scalars_.end(), [](DeviceScalar const& each) { return each.is_followed(); });
 }
 
 void Call::forget_tensors() noexcept {
