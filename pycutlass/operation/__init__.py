@@ -7,7 +7,7 @@ from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.operation.problems import GemmProblemSize, ReductionProblemSize
 from pycutlass.operation.reduction import ReductionOperation
 from pycutlass.operation.support import Support
-from pycutlass.operation.tiles import native_tiles_among, tile_descriptions
+from pycutlass.operation.tiles import native_tiles_among, of_results, planes_of_results, tile_descriptions
 from pycutlass.operation.waves import TileUse, tile_use
 
 __all__ = [
@@ -21,6 +21,8 @@ __all__ = [
     "Support",
     "TileUse",
     "native_tiles_among",
+    "of_results",
+    "planes_of_results",
     "tile_descriptions",
     "tile_use",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 
 from pycutlass.calls import public
 from pycutlass.enums import KernelSchedule
+from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import GEMV, SM90
 from pycutlass.families.gemv import gemv_shapes
@@ -20,7 +21,7 @@ from pycutlass.operation.checked_parts import check_capability
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.gemm import GemmOperationUniversal
 
-__all__ = ["native_tiles_among", "tile_descriptions"]
+__all__ = ["native_tiles_among", "of_results", "planes_of_results", "tile_descriptions"]
 
 #: Bytes of K in a tile, and threadblocks of a cluster, of the Hopper-native tiles that are listed.
 _DEPTHS, _CLUSTERS = (128, 256), ((1, 1), (2, 1), (1, 2), (2, 2))
@@ -42,6 +43,7 @@ _AMPERE_TILES = (
     ),
 )
 _AMPERE_DEPTHS, _AMPERE_STAGES = (64, 128), (3, 4, 5, 2)
+_SIMT_DEPTHS = (32, 64)
 _TENSOR_OP_TILES = tuple(
     (*tile, depth, stages) for depth, stages, tile in itertools.product(_AMPERE_DEPTHS, _AMPERE_STAGES, _AMPERE_TILES)
 )
@@ -54,7 +56,11 @@ _SIMT_TILES = (
     *((32, 64, 1, 2, 32, 2), (32, 64, 1, 2, 32, 4)),
     *((128, 32, 4, 1, 32, 4), (64, 32, 2, 1, 32, 4)),  # for few columns, which were not measured
 )
-_MOST_WARPS_OF_FUNCTIONS = 8
+#: Of tiles of other extents, for epilogue functions with results of tiles: the extents that are left open, warps along
+#: rows and columns, and how many sums a thread has: on CUDA cores at most 64 where enough warps divide an extent.
+_OPEN_EXTENTS, _WARPS_OF_RESULTS = (128, 64), ((4, 2), (2, 4), (2, 2), (4, 1), (1, 4), (2, 1), (1, 2))
+_SUMS_OF_RESULTS, _SUMS_OF_SIMT, _DIVIDED = range(16, 129), range(16, 65), 32
+_MOST_WARPS_OF_FUNCTIONS, _MOST_WARPS = 8, 16
 #: Warps of GEMV tiles along N and K, and how many bytes a thread has on their way to it at a time.
 _GEMV_WARPS, _GEMV_BYTES = ((4, 1), (8, 1), (2, 2), (1, 4), (1, 8)), (64, 128)
 
@@ -129,6 +135,42 @@ def native_tiles_among(like: GemmOperationUniversal, places: Container[Any]) -> 
         return tuple(tile for tile in _native(like, places) if _is_taken(like, capability, tile))
 
 
+def of_results(epilogue: Epilogue, rows: int, columns: int) -> bool:
+    """Return whether tiles of so many rows and columns may be those that an epilogue has results of.
+
+    Either way round, as kernels of the transposed problem have them: a description says which way it is. False of an
+    epilogue without such results.
+    """
+    return any(m in (None, rows) and n in (None, columns) for m, n in _extents_of_results(epilogue))
+
+
+def planes_of_results(epilogue: Epilogue) -> tuple[tuple[tuple[int, int], tuple[int, int, int]], ...]:
+    """Return rows and columns, and warps, of the Ampere-style tiles that an epilogue may have results of."""
+    listed = tuple(tile for tile in _AMPERE_TILES if of_results(epilogue, *tile[:2]))
+    return tuple(((m, n), (across, down, 1)) for m, n, across, down in (*listed, *_further(epilogue)))
+
+
+def _extents_of_results(epilogue: Epilogue) -> set[tuple[int | None, int | None]]:
+    """Return rows and columns of tiles that an epilogue has results of, either way round; None where any will do."""
+    asked: dict[bool, int] = {}
+    for port in epilogue.outputs:
+        if port.tile:
+            along_row = port.form == "row_tiles"
+            asked[along_row] = port.tile * (2 if along_row and port.halved else 1)
+    rows, columns = asked.get(False), asked.get(True)
+    return {(rows, columns), (columns, rows)} if asked else set()
+
+
+def _further(epilogue: Epilogue, is_simt: bool = False) -> Iterator[tuple[int, int, int, int]]:
+    """Yield rows, columns and warps along both of tiles that are not listed, for results of tiles of such extents."""
+    for rows, columns in sorted(_extents_of_results(epilogue), key=str):
+        planes = itertools.product((rows,) if rows else _OPEN_EXTENTS, (columns,) if columns else _OPEN_EXTENTS)
+        for (m, n), (across, down) in itertools.product(planes, _WARPS_OF_RESULTS):
+            is_divided = m % _DIVIDED == n % _DIVIDED == 0
+            if m * n // (32 * across * down) in (_SUMS_OF_SIMT if is_simt and is_divided else _SUMS_OF_RESULTS):
+                yield m, n, across, down
+
+
 def _native(like: GemmOperationUniversal, places: Container[Any] | None = None) -> Iterator[TileDescription]:
     """Yield Hopper-native tiles, the largest first."""
     math = _instruction(like, None)
@@ -159,14 +201,29 @@ def _ampere(like: GemmOperationUniversal | Conv2dOperation) -> Iterator[TileDesc
     if math is None:
         return
     wider = max(math.a.bits, math.b.bits)
-    is_f32 = not math.is_tensor_op and math.a.short == "f32"
-    for m, n, across, down, depth, stages in _SIMT_TILES if is_f32 else _TENSOR_OP_TILES:
-        if like.epilogue_functor.is_tree and is_f32 and across * down > _MOST_WARPS_OF_FUNCTIONS:
-            continue
+    for m, n, across, down, depth, stages in _ampere_tiles(like.epilogue_functor, math):
         try:
             yield TileDescription((m, n, depth * 8 // wider), stages, (across, down, 1), math)
         except DescriptionError:
             continue
+
+
+def _ampere_tiles(epilogue: Epilogue, math: MathInstruction) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yield rows, columns, warps along both, bytes of K and stages of Ampere-style tiles.
+
+    They are those that are listed for all kernels, and for results of tiles of other extents further ones.
+    """
+    listed = _TENSOR_OP_TILES
+    if not math.is_tensor_op and math.a.short == "f32":
+        most = _MOST_WARPS_OF_FUNCTIONS if epilogue.is_tree else _MOST_WARPS
+        listed = tuple(tile for tile in _SIMT_TILES if tile[2] * tile[3] <= most)
+    yield from listed
+    if any(of_results(epilogue, *tile[:2]) for tile in listed):
+        return
+    depths = _AMPERE_DEPTHS if math.is_tensor_op else _SIMT_DEPTHS
+    further = tuple(_further(epilogue, not math.is_tensor_op))
+    for depth, stages, tile in itertools.product(depths, _AMPERE_STAGES, further):
+        yield (*tile, depth, stages)
 
 
 def _gemv(like: GemmOperationUniversal) -> Iterator[TileDescription]:

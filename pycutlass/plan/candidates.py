@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.enums import KernelSchedule, MathOperation
+from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SM90
-from pycutlass.families.gemv import gemv_shapes
 from pycutlass.integers import as_int
-from pycutlass.library import MathInstruction, TileDescription
+from pycutlass.library import TileDescription
 from pycutlass.log import silent
-from pycutlass.operation import GemmOperationUniversal, native_tiles_among, tile_descriptions
+from pycutlass.operation import (
+    GemmOperationUniversal,
+    native_tiles_among,
+    of_results,
+    tile_descriptions,
+)
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidate_tiles import (
     DEEP_COLUMNS,
@@ -35,14 +41,12 @@ from pycutlass.plan.candidate_tiles import (
     SWAPPED_PLACES,
     SWAPPED_SLICES,
 )
+from pycutlass.plan.first_kernels import first_ampere, first_gemv, first_native, has_results_of_tiles
 from pycutlass.plan.kind import GemmKind
 from pycutlass.types import element
 
 __all__ = [
-    "AMPERE_PLANES",
     "LARGE",
-    "SIMT_SHAPES",
-    "TENSOR_OP_SHAPES",
     "ampere_tiles",
     "by_stages",
     "candidates",
@@ -69,12 +73,7 @@ _SWIZZLES, _SWIZZLE_OF_SIZE = (
 _STAGES, _MOST_STAGES = (4, 3, 5, 2), 2
 _AMPERE_SPLIT = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 128), (32, 64))
 _AMPERE_STREAM_K = ((256, 128), (128, 256), (128, 128))
-TENSOR_OP_SHAPES = ((16, 8, 32), (16, 8, 16), (16, 8, 8), (8, 8, 4))
-SIMT_SHAPES = ((1, 1, 1), (1, 1, 4))
-#: Rows, columns and warps of the tiles by which is seen whether there is an Ampere-style kernel.
-AMPERE_PLANES = (((64, 64), (2, 2, 1)), ((128, 128), (2, 2, 1)), ((64, 32), (2, 1, 1)))
-#: Rows of GEMV tiles, and columns and warps along N and K of those that are tried, with their depths left open.
-_GEMV_ROWS, _GEMV_WARPS = (1, 2, 4, 8), ((4, 1), (8, 1), (2, 2), (1, 4))
+_GEMV_ROWS = (1, 2, 4, 8)  # of tiles
 _GEMV_KEPT = 8
 _LEAST_CAPABILITY = 80
 
@@ -150,10 +149,8 @@ def by_stages(tiles: tuple[TileDescription, ...]) -> Iterator[list[TileDescripti
 def native_tiles(kind: GemmKind) -> Iterator[TileDescription]:
     """Yield the Hopper-native tiles that are worth considering for a kind of GEMM; none where there are no kernels."""
     tiles = _tiles_by_plane(kind)
-    for schedule, rows, widths, clusters in (*NATIVE, *(OF_PROMOTED if _is_promoted(kind) else ())):
-        for columns, cluster in itertools.product(widths, clusters):
-            deep = schedule is _PINGPONG and rows == 64 and columns <= DEEP_COLUMNS and cluster == (1, 1)
-            yield from tiles.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]
+    usual = tuple(_usual_native(kind, tiles))
+    yield from usual or (staged[0] for staged in tiles.values())  # results of tiles may ask for others
 
 
 def ampere_tiles(kind: GemmKind, capability: int) -> Iterator[list[TileDescription]]:
@@ -161,7 +158,7 @@ def ampere_tiles(kind: GemmKind, capability: int) -> Iterator[list[TileDescripti
 
     Capabilities that have no limit of shared memory of their own take 80's.
     """
-    like = _first_ampere(kind)
+    like = first_ampere(kind)
     if like is None:
         return
     limited = capability if capability in like.family.shared_memory and capability not in SM90.shared_memory else 80
@@ -174,24 +171,52 @@ def _is_promoted(kind: GemmKind) -> bool:
     return element(kind.element_a).is_float8 and not fast
 
 
+def _usual_native(kind: GemmKind, tiles: dict[Any, list[TileDescription]]) -> Iterator[TileDescription]:
+    """Yield those of the tiles that are listed for all kinds."""
+    for schedule, rows, widths, clusters in (*NATIVE, *(OF_PROMOTED if _is_promoted(kind) else ())):
+        for columns, cluster in itertools.product(widths, clusters):
+            deep = schedule is _PINGPONG and rows == 64 and columns <= DEEP_COLUMNS and cluster == (1, 1)
+            yield from tiles.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]
+
+
 @lru_cache(maxsize=1)  # asked twice for each list of candidates
 def _tiles_by_plane(kind: GemmKind) -> dict[Any, list[TileDescription]]:
     """Return Hopper-native tiles by schedule, rows, columns and cluster: those of different depths, the usual first."""
-    like = _first_native(kind)
+    like = first_native(kind)
     tiles: dict[Any, list[TileDescription]] = {}
-    for tile in () if like is None else native_tiles_among(like, PLACES):
+    for tile in _native_tiles_of(kind, like, PLACES):
         tiles.setdefault(_place(tile), []).append(tile)
     return tiles
+
+
+def _native_tiles_of(
+    kind: GemmKind, like: GemmOperationUniversal | None, places: Container[Any]
+) -> tuple[TileDescription, ...]:
+    """Return the Hopper-native tiles in some places; any, where results of tiles ask for others than these."""
+    if like is None:
+        return ()
+    found = native_tiles_among(like, places)
+    return found if found or not has_results_of_tiles(kind) else native_tiles_among(like, _OfResults(kind.epilogue))
+
+
+@dataclass(frozen=True)
+class _OfResults:
+    """The places of Hopper-native tiles that an epilogue may have results of."""
+
+    epilogue: Epilogue
+
+    def __contains__(self, place: object) -> bool:
+        return isinstance(place, tuple) and of_results(self.epilogue, *place[1:3])
 
 
 def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
     """Yield Hopper-native candidates."""
     tiles = _tiles_by_plane(kind)
-    if not tiles:
+    if not tiles and not has_results_of_tiles(kind):
         return
     for tile in native_tiles(kind):
         yield from _visited(kind, tile)
-    swapped = _first_native(kind, swap_ab=True)
+    swapped = first_native(kind, swap_ab=True)
     if swapped is not None:
         yield from _swapped(kind, swapped, batched)
     if batched:
@@ -210,10 +235,12 @@ def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
 def _swapped(kind: GemmKind, like: GemmOperationUniversal, batched: bool) -> Iterator[Candidate]:
     """Yield kernels of the transposed problem: their columns are rows of the problem, of which there are few."""
     of_plane: dict[Any, list[TileDescription]] = {}
-    for tile in native_tiles_among(like, SWAPPED_PLACES):
+    for tile in _native_tiles_of(kind, like, SWAPPED_PLACES):
         of_plane.setdefault(_plane(tile), []).append(tile)
-    for (schedule, rows), columns in itertools.product(SWAPPED, SWAPPED_COLUMNS):
-        for tile in of_plane.get((schedule, rows, columns), [])[:2]:
+    usual = [(schedule, rows, columns) for (schedule, rows), columns in itertools.product(SWAPPED, SWAPPED_COLUMNS)]
+    for plane in usual if any(plane in of_plane for plane in usual) else of_plane:  # as in `native_tiles`
+        schedule = plane[0]
+        for tile in of_plane.get(plane, [])[:2]:
             yield from _made(kind, tile, swap_ab=True)
             if schedule is _COOPERATIVE and not batched:
                 yield from _stream_k(kind, tile, SWAPPED_SLICES, swap_ab=True)
@@ -252,63 +279,12 @@ def _gemv(kind: GemmKind) -> Iterator[Candidate]:
     except DescriptionError:
         return
     for swap_ab, rows in itertools.product((False, True), _GEMV_ROWS):
-        like = _first_gemv(kind, instruction, rows, swap_ab)
+        like = first_gemv(kind, instruction, rows, swap_ab)
         if like is not None:
             tiles = tile_descriptions(like)
             step = max(1, len(tiles) // _GEMV_KEPT)
             for tile in tiles[::step]:
                 yield from _made(kind, tile, swap_ab=swap_ab)
-
-
-def _first_native(kind: GemmKind, *, swap_ab: bool = False) -> GemmOperationUniversal | None:
-    """Return a Hopper-native kernel of the kind; None where there is none, for the kind of product among others."""
-    if kind.is_full_f32:
-        return None  # wgmma rounds operands of f32 to tf32
-    try:
-        instruction = kind.instruction(None)
-    except DescriptionError:
-        return None
-    # Elements of 8 bits that do not lie along K are turned around in tiles of 128 rows and columns.
-    for (schedule, rows), depth, columns in itertools.product(
-        ((_PINGPONG, 64), (_COOPERATIVE, 128)), (128, 64), (64, 32, 16, 128, 8)
-    ):
-        shape = (rows, columns, depth * 8 // instruction.a.bits)
-        try:
-            tile = TileDescription(shape, None, None, instruction, (1, 1, 1), schedule)
-            return kind.operation(tile, swap_ab=swap_ab)
-        except DescriptionError:
-            continue
-    return None
-
-
-def _first_ampere(kind: GemmKind) -> GemmOperationUniversal | None:
-    """Return an Ampere-style kernel of the kind: of tensor cores where they multiply as exactly as the kind says."""
-    by_tensor_op = () if kind.is_full_f32 else [(shape, _OpClass.TensorOp) for shape in TENSOR_OP_SHAPES]
-    for shape, opcode in (*by_tensor_op, *((shape, _OpClass.Simt) for shape in SIMT_SHAPES)):
-        for plane, warps in AMPERE_PLANES:
-            for depth, stages in itertools.product((64, 128, 32), (3, 2)):  # cp.async cannot load single elements
-                try:
-                    instruction = kind.instruction(shape, opcode)
-                    threadblock = (*plane, depth * 8 // instruction.a.bits)
-                    return kind.operation(TileDescription(threadblock, stages, warps, instruction))
-                except DescriptionError:
-                    continue
-    return None
-
-
-def _first_gemv(
-    kind: GemmKind, instruction: MathInstruction, rows: int, swap_ab: bool
-) -> GemmOperationUniversal | None:
-    """Return a GEMV kernel with so many rows; None where there is none."""
-    bits = instruction.b.bits
-    for warps, by_rows in itertools.product(_GEMV_WARPS, (False, True)):
-        for shape in gemv_shapes(rows, (1, *warps), bits, by_rows):
-            try:
-                tile = TileDescription(shape, None, (1, *warps), instruction, kernel_schedule=KernelSchedule.Gemv)
-                return kind.operation(tile, swap_ab=swap_ab)
-            except DescriptionError:
-                break  # which is about the layout, and no other shape of the same kind helps
-    return None
 
 
 def _visited(kind: GemmKind, tile: TileDescription) -> Iterator[Candidate]:

@@ -15,17 +15,11 @@ from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import AMPERE, SM90
 from pycutlass.library import TileDescription
 from pycutlass.log import silent
-from pycutlass.operation import Conv2dOperation, tile_descriptions
-from pycutlass.plan.candidates import (
-    AMPERE_PLANES,
-    LARGE,
-    SIMT_SHAPES,
-    TENSOR_OP_SHAPES,
-    by_stages,
-    checked_capability,
-)
+from pycutlass.operation import Conv2dOperation, planes_of_results, tile_descriptions
+from pycutlass.plan.candidates import LARGE, by_stages, checked_capability
 from pycutlass.plan.conv_candidate import GROUPED_PORTS, Conv2dCandidate
 from pycutlass.plan.conv_kind import Conv2dKind
+from pycutlass.plan.first_kernels import AMPERE_PLANES, SIMT_SHAPES, TENSOR_OP_SHAPES
 
 __all__ = ["conv2d_candidates"]
 
@@ -166,8 +160,9 @@ def _divided(kind: Conv2dKind, form: _Form, tile: TileDescription) -> Iterator[C
 def _first(kind: Conv2dKind, form: _Form) -> Conv2dOperation | None:
     """Return a kernel of the form: of tensor cores where they multiply as exactly as the kind says."""
     by_tensor_op = () if kind.is_full_f32 else [(shape, _OpClass.TensorOp) for shape in TENSOR_OP_SHAPES]
+    planes = *AMPERE_PLANES, *planes_of_results(kind.epilogue)
     for shape, opcode in (*by_tensor_op, *((shape, _OpClass.Simt) for shape in SIMT_SHAPES)):
-        for (plane, warps), depth, stages in itertools.product(AMPERE_PLANES, (64, 128, 32), (3, 2)):
+        for (plane, warps), depth, stages in itertools.product(planes, (64, 128, 32), (3, 2)):
             try:
                 instruction = kind.instruction(shape, opcode)
                 threadblock = (*plane, depth * 8 // instruction.a.bits)
