@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import reference
+from pycutlass.epilogue import EpilogueScalars
+from pycutlass.epilogue.given_scalars import is_address
 from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported
 from pycutlass.plan.candidate import Candidate
@@ -151,9 +153,28 @@ def checked_group(plan: Any, seed: int) -> float:
 
 
 def named_scalars(plan: Any, operation: Any) -> dict[str, Any]:
-    """Return the scalars of a plan's epilogue by name, with those that were left out."""
-    names = plan.kind.epilogue.scalar_names
-    return dict(zip(names, operation.epilogue_type(**plan._scalars).values, strict=False))
+    """Return the scalars of a plan's epilogue by name, with those that were left out, as numbers.
+
+    Raises
+    ------
+    ArgumentError
+        One is an address, or there is one for each matrix of a batch: what is there is not read.
+    """
+    given = operation.epilogue_type(**plan._scalars)
+    return {name: _number(given, name) for name in plan.kind.epilogue.scalar_names}
+
+
+def _number(scalars: EpilogueScalars, name: str) -> float:
+    value, cause = scalars[name], None
+    try:
+        if not is_address(value):
+            return float(value)  # of a tensor in device memory, which is waited for
+    except Exception as error:  # of whatever library it is
+        cause = error
+    raise ArgumentError(
+        f"check compares D with one number {name}, and a {type(value).__name__} in device memory gives none: make a "
+        f"plan with a number, or with a tensor of one element of torch or cupy"
+    ) from cause
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], of: Element, is_row_major: bool) -> NDArray[Any]:

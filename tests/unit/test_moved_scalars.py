@@ -247,3 +247,20 @@ for ordinal in (0, 1, 0):
     assert torch.equal(d, 2 * (a @ b))
 """
     fake_gpu.run(program)
+
+
+def test_a_plan_is_checked_with_the_number_that_is_there() -> None:
+    program = f"""{_GEMM}
+from pycutlass.plan import checking
+
+class CUdeviceptr(int):
+    pass
+
+checking.moved = lambda array, ordinal: array  # torch has no GPU here
+alpha = scalar(2)
+a, b = np.ones((M, K), np.float32), np.ones((N, K), np.float32).T
+assert pycutlass.Gemm(a, b, alpha=alpha).check() <= 1
+of_address = pycutlass.Gemm(a, b, alpha=CUdeviceptr(alpha.data_ptr()))
+refused(of_address.check, "check compares D with one number alpha", "CUdeviceptr", "make a plan with a number")
+"""
+    fake_gpu.run(program)
