@@ -25,7 +25,7 @@ from pycutlass.plan.options import (
 )
 from pycutlass.plan.readings import about_c, element_of, is_usual, named_inputs, needs_source
 from pycutlass.plan.scales import NO_SCALES, Scales
-from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, known, precision_of, products, seen
+from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, by_kind, known, precision_of, products, seen
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import wrap
 
@@ -144,13 +144,15 @@ def matmul(
         source = bias if c is None else c
         tensors = seen(a, b, source, out)
         try:
-            numbers = scalar_key(alpha), scalar_key(beta)
-            key = None if tensors is None else Seen(tensors, given, bias is not None, precision, numbers)
+            kinds = by_kind(alpha), by_kind(beta)
+            numbers = scalar_key(kinds[0]), scalar_key(kinds[1])
+            options = *kinds, *given[2:]
+            key = None if tensors is None else Seen(tensors, options, bias is not None, precision, numbers)
             shortcut = None if key is None else known(key)
         except Exception as error:  # scalars in device memory, or types of the user's own
             raise bad_options("matmul", error, dict(zip(OF_KERNELS, given, strict=True))) from error
         if key is not None and shortcut is not None:
-            result = shortcut.run(key, a, b, source, out, stream)
+            result = shortcut.run(key, given, a, b, source, out, stream)
             if result is not None:
                 return result
     views = {"a": wrap("a", a), "b": wrap("b", b)}

@@ -11,17 +11,18 @@ import numpy as np
 from pycutlass import _core
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import PyCutlassError
-from pycutlass.imported import imported
+from pycutlass.imported import imported, is_of
 from pycutlass.integers import attribute
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.forms import Columns, maker_of, new_tensor
 from pycutlass.plan.gemm import Gemm
+from pycutlass.plan.gradients import tensors_among
 from pycutlass.plan.launches import Launch, scalars_of
 from pycutlass.plan.measured import generation
 from pycutlass.tensor import TensorView, has_tangent, wrap
 
-__all__ = ["Seen", "Shortcut", "as_matrices", "known", "precision_of", "products", "seen"]
+__all__ = ["Seen", "Shortcut", "as_matrices", "by_kind", "known", "precision_of", "products", "seen"]
 
 #: Shortcuts by what was seen of matrices: a bounded number, since programs may go through ever other shapes.
 _known: dict[Any, Shortcut] = {}
@@ -38,7 +39,8 @@ class Seen(NamedTuple):
     tensors : tuple
         What tells A, B, C and D apart from others.
     options : tuple
-        alpha, beta, epilogue, out_dtype, accumulator_dtype and precision, as the caller gave them.
+        alpha, beta, epilogue, out_dtype, accumulator_dtype and precision, as the caller gave them, but for scalars that
+        are tensors of torch: of these it is `by_kind`.
     is_bias : bool
         Whether C was given as a bias.
     precision : str or None
@@ -52,6 +54,25 @@ class Seen(NamedTuple):
     is_bias: bool
     precision: str | None
     numbers: tuple[Any, ...]
+
+
+class _ScalarKind(NamedTuple):
+    """All that a kernel is chosen by of a scalar in device memory."""
+
+    kind: type
+    dtype: Any
+    device: Any
+    shape: tuple[int, ...]
+
+
+def by_kind(scalar: Any) -> Any:
+    """Return what tells products apart by a scalar: of a tensor of torch, which is in device memory, its kind.
+
+    Programs may compute another tensor for each product.
+    """
+    if not is_of(scalar, "torch", "Tensor"):
+        return scalar
+    return _ScalarKind(type(scalar), scalar.dtype, scalar.device, tuple(scalar.shape))
 
 
 def precision_of(a: Any) -> str | None:
@@ -131,7 +152,7 @@ class Shortcut:
     It keeps no tensor: a launch waits for others without those that it had, or is made for each product.
     """
 
-    __slots__ = ("_candidate", "_plan", "_scalars", "_shape", "_size", "_view", "generation")
+    __slots__ = ("_candidate", "_last", "_plan", "_scalars", "_shape", "_size", "_view", "generation")
 
     def __init__(self, key: Seen, plan: Gemm, a: Any, b: Any) -> None:
         self.generation = generation.number
@@ -142,6 +163,7 @@ class Shortcut:
         self._shape = (m, plan.kind.epilogue.columns(n))
         self._view: TensorView = replace(view, owner=None)
         self._scalars: EpilogueScalars = scalars_of(self._candidate, plan._scalars)
+        self._last = plan._device_scalars  # those of the last product
         with _lock:
             while len(_known) >= _MOST:
                 _known.pop(next(iter(_known)))
@@ -152,22 +174,27 @@ class Shortcut:
         """The kernel with the options of its launch."""
         return self._candidate
 
-    def run(self, key: Seen, a: Any, b: Any, c: Any, out: Any, stream: Any) -> Any:
-        """Compute D and return it; None, and nothing was launched, where something does not fit."""
+    def run(self, key: Seen, options: tuple[Any, ...], a: Any, b: Any, c: Any, out: Any, stream: Any) -> Any:
+        """Compute D and return it; None, and nothing was launched, where something does not fit.
+
+        `options` are those of `key` as the caller gave them.
+        """
         dtype_name, make = self._plan.kind.D.type.dtype_name, None
         if out is None:
             out = new_tensor(a, self._view, self._shape, dtype_name)
             make = maker_of(a, self._view, self._shape, dtype_name)
-        scalars = self._scalars
+        scalars, tensors = self._scalars, tensors_among({"alpha": options[0], "beta": options[1]})
         try:
-            if any(scalars.pointers):  # whose tensors may have other memory by now
-                scalars = scalars_of(self._candidate, self._plan._scalars)
+            if any(scalars.pointers):  # whose tensors may be others, or have other memory by now
+                scalars = scalars_of(self._candidate, self._plan._scalars | tensors)
             launch = Launch(self._candidate, self._size, (a, b, c, out), scalars, {})
         except PyCutlassError:  # which is raised again, in the words of `matmul`
             return None
         launch.run(stream)
         launch.finish()
-        if stream is None and launch.call is not None:
-            how = (key.options, key.is_bias, key.precision, make, self.generation)
+        last, self._last = self._last, tensors
+        is_repeated = all(last.get(name) is tensor for name, tensor in tensors.items())
+        if stream is None and launch.call is not None and is_repeated:  # launches wait for the very scalars
+            how = (options, key.is_bias, key.precision, make, self.generation)
             products.keep(launch.call, (a, b, c, out), *how)
         return out

@@ -121,6 +121,37 @@ del compute
     fake_gpu.run(program)
 
 
+def test_other_scalars_of_the_same_kind_need_no_other_plan() -> None:
+    """Programs compute such scalars: the tensor is another one for each product."""
+    program = f"""{_GEMM}
+made = []
+start = pycutlass.Gemm._start
+pycutlass.Gemm._start = lambda plan: (made.append(plan), start(plan))[1]
+for value in (2, 3, 3, 5):
+    a, b, d = drawn()
+    alpha = scalar(value)
+    pycutlass.matmul(a, b, alpha=alpha, out=d)
+    driver.fake_run()
+    assert torch.equal(d, value * (a @ b)), value
+assert len(made) == 1 and not len(products)
+for _ in range(3):
+    pycutlass.matmul(a, b, alpha=alpha, out=d)
+    driver.fake_run()
+    assert torch.equal(d, 5 * (a @ b))
+assert len(made) == 1 and len(products) == 1
+
+for other, words in ((torch.ones((), dtype=torch.float64), "float64"), (scalar(1, 2), "2 elements")):
+    refused(lambda: pycutlass.matmul(a, b, alpha=other, out=d), "alpha", words)
+c, beta = of(M, N), scalar(1)
+for value in (2, 3, 4):
+    alpha, beta = scalar(value), scalar(-value)
+    pycutlass.matmul(a, b, c, alpha=alpha, beta=beta, out=d)
+    driver.fake_run()
+    assert torch.equal(d, value * (a @ b) - value * c), value
+"""
+    fake_gpu.run(program)
+
+
 @pytest.mark.parametrize("of_torch", [True, False])
 def test_split_k_groups_and_convolutions(of_torch: bool) -> None:
     made = "scalar(2)" if of_torch else "Foreign(2)"
