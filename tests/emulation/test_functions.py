@@ -158,9 +158,23 @@ def test_groups(name: str, kind: str, mode: SchedulerMode, emulator: Emulator) -
     assert right, said
 
 
-@pytest.mark.parametrize(("kind", "tile"), [("f16", (64, 128, 32)), ("f32", (128, 64, 16))])
-def test_results_of_tiles(kind: str, tile: tuple[int, int, int], emulator: Emulator) -> None:
-    described = parts(kind, tile=tile)
+@pytest.mark.parametrize(
+    ("kind", "tile", "warps"),
+    [
+        ("f16", (64, 128, 32), (2, 2, 1)),
+        ("f32", (128, 64, 16), (2, 2, 1)),
+        # What plans have for results of tiles of other extents:
+        ("f16", (16, 64, 32), (1, 2, 1)),
+        thorough("f16", (112, 64, 32), (1, 2, 1)),
+        ("f16", (192, 64, 32), (4, 2, 1)),
+        thorough("f16", (64, 256, 32), (1, 4, 1)),
+        thorough("f16", (256, 64, 32), (4, 1, 1)),
+    ],
+)
+def test_results_of_tiles(
+    kind: str, tile: tuple[int, int, int], warps: tuple[int, int, int], emulator: Emulator
+) -> None:
+    described = parts(kind, tile=tile, warps=warps)
     C = described["C"]
     types = {"row_sums": cutlass.float16} if kind == "f16" else {}
     functor = tile_sums(*tile[:2])(C.element, C.alignment, cutlass.float32, **types)
