@@ -12,7 +12,7 @@ from pycutlass import cutlass
 from pycutlass.cache import KernelCache
 from pycutlass.compiler import compile_many
 from pycutlass.device import Device
-from pycutlass.errors import NotCompiledError
+from pycutlass.errors import NotCompiledError, ToolkitError
 from pycutlass.operation import Operation, ReductionOperation
 from pycutlass.plan import GemmKind, ranking
 from pycutlass.plan.forms import Form
@@ -127,7 +127,7 @@ def compiled(made: Sequence[Operation], *, is_known: bool = False) -> list[str]:
         for each in ([kernel] for kernel in chosen) if is_known else (chosen,):
             try:
                 results = [done.result for done in compile_many(each, target=target)]
-            except NotCompiledError as error:  # one that is missing does not keep the others from being measured
+            except (NotCompiledError, ToolkitError) as error:  # the others are measured all the same
                 results = [error]
             failures += [str(result)[:2000] for result in results if isinstance(result, Exception)]
     return failures

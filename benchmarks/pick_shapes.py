@@ -16,7 +16,7 @@ __all__ = ["FITTED", "HELD_OUT", "LIKELY_FITTED", "MORE_FITTED", "RECORDED", "SE
 _T = TypeVar("_T")
 
 SEED = 20261125
-_FIT_SEED, _MORE_SEED, _LONG_SEED, _SCORES_SEED, _LINES_SEED = 7, 8, 9, 10, 11
+_FIT_SEED, _MORE_SEED, _LONG_SEED, _SCORES_SEED, _LINES_SEED, _BYTES_SEED = 7, 8, 9, 10, 11, 12
 #: Types of A and B, with how often they are drawn.
 _TYPES = {"f16": 3, "bf16": 4, "tf32": 1, "e4m3": 2, "s8": 1}
 #: Layouts of A, B and D, t for row-major and n for column-major. A and B of 8 bits lie along K.
@@ -115,17 +115,17 @@ def _long(seed: int, count: int) -> Iterator[Shape]:
         yield Shape(operands, layouts, m, n, _multiple(rng, 6144, 49152))
 
 
-def _scores(seed: int, count: int) -> Iterator[Shape]:
+def _scores(seed: int, count: int, operands: str = "bf16", kinds: tuple[str, ...] = ("tnt", "ttt")) -> Iterator[Shape]:
     """Yield so many batches as attention has: in turns queries with keys, and what comes of these with values."""
     rng = random.Random(seed)
-    for layouts in ("tnt", "ttt") * (count // 2):
+    for layouts in kinds * (count // len(kinds)):
         rows, columns = (
             _one(rng, _TOKENS) if rng.random() < 0.5 else _multiple(rng, 256, 4096) for _ in ("queries", "keys")
         )
         head, batch = _one(rng, _HEADS), _one(rng, (4, 8, 16, 32, 64, 128))
         batch = max(2, min(batch, 2 ** int(math.log2(_MOST_SCORES / (rows * columns)))))
         n, k = (columns, head) if layouts == "tnt" else (head, columns)
-        yield Shape("bf16", layouts, rows, n, k, batch)
+        yield Shape(operands, layouts, rows, n, k, batch)
 
 
 def _lines(seed: int, count: int) -> Iterator[Shape]:
@@ -181,7 +181,10 @@ MORE_FITTED: tuple[Shape, ...] = tuple(
 ) + tuple(_apart(list(_long(_LONG_SEED, 48)), (*HELD_OUT, *FITTED)))
 #: What it is fitted to as well, with the likely candidates of each: kinds of problems that the others have few of.
 LIKELY_FITTED: tuple[Shape, ...] = tuple(
-    _apart([*_scores(_SCORES_SEED, 60), *_lines(_LINES_SEED, 60)], (*HELD_OUT, *FITTED, *MORE_FITTED))
+    _apart(
+        [*_scores(_SCORES_SEED, 60), *_lines(_LINES_SEED, 60), *_scores(_BYTES_SEED, 30, "s8", ("tnt",))],
+        (*HELD_OUT, *FITTED, *MORE_FITTED),
+    )
 )
 #: What it is fitted to as well: the usual problems, of which other benchmarks have measured the best few kernels.
 RECORDED: tuple[Shape, ...] = (

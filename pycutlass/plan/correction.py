@@ -38,7 +38,7 @@ LIMIT = 4.0
 #: The largest correction.
 MOST = float(np.exp(0.4))
 _LINE = 128  # bytes that memory moves at once
-_ROWS = 128  # of a part of a product: OpenBLAS wakes threads from 2**18 multiply-adds on
+_ALONE = 2**18  # multiply-adds from which on OpenBLAS wakes threads, for which a busy machine waits for milliseconds
 _Singles = npt.NDArray[np.float32]
 
 
@@ -84,10 +84,11 @@ class Correction:
     def factors(self, begun: _Singles, problem: Floats) -> Floats:
         """Return how much longer than predicted each candidate takes, from `begun` and the inputs of `of_problem`."""
         scaled = self._scaled(problem, slice(self._split, None))
-        units = np.tanh(begun + _product(scaled, self.hidden[self._split :]))
-        result: Floats = np.clip(
-            np.exp(_product(units, self.weights[:, None])[:, 0].astype(np.float64)), 1 / MOST, MOST
-        )
+        units = _product(scaled, self.hidden[self._split :])
+        units += begun
+        np.tanh(units, out=units)
+        units *= self.weights  # and a sum: for a product with a vector, however short, OpenBLAS wakes threads
+        result: Floats = np.clip(np.exp(units.sum(axis=1, dtype=np.float64)), 1 / MOST, MOST)
         return result
 
     def _scaled(self, inputs: Floats, part: slice) -> _Singles:
@@ -174,7 +175,8 @@ def _split(bits: int) -> float:
 
 def _product(rows: _Singles, columns: _Singles) -> _Singles:
     """Return a product of matrices, by parts that are too small for a BLAS to wake threads, and to wait for them."""
-    parts = [rows[first : first + _ROWS] @ columns for first in range(0, len(rows), _ROWS)]
+    step = max(1, (_ALONE - 1) // columns.size)
+    parts = [rows[first : first + step] @ columns for first in range(0, len(rows), step)]
     result: _Singles = np.concatenate(parts)
     return result
 
