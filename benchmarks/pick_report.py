@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.common import Report, number
 from benchmarks.pick_cases import FACTOR, GPU, MORE, PARTS, kind
-from benchmarks.pick_shapes import FITTED, HELD_OUT, MORE_FITTED, RECORDED, SEED, Shape
+from benchmarks.pick_shapes import FITTED, HELD_OUT, LIKELY_FITTED, MORE_FITTED, RECORDED, SEED, Shape
 from pycutlass.device import Device
 from pycutlass.plan import pick
 
@@ -21,9 +21,10 @@ __all__ = ["Measured", "measured", "report"]
 _ABOUT = (
     f"The default pick, which measures nothing, against the fastest of all candidates that are predicted to take at "
     f"most {FACTOR} times as long as the best, each call alone with a cold L2 cache. Problems were drawn with a seed "
-    f"({SEED}) before anything was fitted: the model is judged by the {len(HELD_OUT)} held-out ones, and it is "
-    f"adjusted to the {len(FITTED)} others, and to some candidates of {len(MORE_FITTED)} more and of the "
-    f"{len(RECORDED)} usual ones, as other benchmarks measured them (recorded). Parts are measured on different days; "
+    f"({SEED}) before anything was fitted: the model is judged by the {len(HELD_OUT)} held-out ones. It may be "
+    f"adjusted to the {len(FITTED)} others, to some candidates of {len((*MORE_FITTED, *LIKELY_FITTED))} more, and to "
+    f"those of the {len(RECORDED)} usual ones that other benchmarks measured (recorded); to what was measured after "
+    f"it was shipped it is not. Parts are measured on different days; "
     f"what is below is of all parts that have been measured. torch is torch.matmul, torch._int_mm "
     f"or torch._scaled_mm, which call cuBLAS."
 )
@@ -108,7 +109,7 @@ def report(kept: Path, out: Path, *, quick: bool = False) -> int:
         made.check("pick against torch, the slowest", min(ratios), 0.85, "x", at_least=True)
     made.check("candidates with wrong results", sum(len(each.wrong) for each in problems), 0, "")
     made.check("problems and candidates that could not be measured", _failures(kept), 0, "")
-    for title, chosen in (("Held-out problems", held_out), ("Problems that the model is adjusted to", fitted)):
+    for title, chosen in (("Held-out problems", held_out), ("Problems that the model may be adjusted to", fitted)):
         rows = _rows([each for each in problems if each.shape in chosen])
         made.table(title, ("types and layouts", "problems", *_COLUMNS), rows, _NOTE)
     worst = sorted((each for each in judged if each.share is not None), key=lambda each: each.share or 0)[:_WORST]
