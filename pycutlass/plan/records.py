@@ -14,6 +14,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.plan.conv_kind import Conv2dKind
 from pycutlass.plan.group_pick import Typical
 from pycutlass.plan.kind import GemmKind
+from pycutlass.trials.values import CALLED
 from pycutlass.types import element
 
 __all__ = ["conv2d_record", "group_record", "name_of", "problem_record"]
@@ -73,7 +74,7 @@ def name_of(record: Mapping[str, Any]) -> str | None:
 def _name_of_epilogue(record: Mapping[str, Any]) -> str:
     """Return what comes behind the sums; nothing of a linear combination that reads no C."""
     found = _EPILOGUE.match(str(record.get("epilogue", "")))
-    named = None if found is None or found[1] in _PLAIN else found[2] or found[1]
+    named = None if found is None or found[1] in _PLAIN else record.get(CALLED) or found[2] or found[1]
     added = {"matrix": "C", "bias": "bias"}.get(str(record.get("source")))
     return "".join([f" + {added}" if added else "", f", {named}" if named else ""])
 
@@ -109,7 +110,7 @@ def _kind_record(kind: GemmKind | Conv2dKind, operands: str, source: str | None)
     return {
         **{name: _tensor_record(getattr(kind, name)) for name in operands},
         "multiplied": f"{a} x {b} -> {sums}, {kind.math_operation.name}",
-        "epilogue": _epilogue_record(kind.epilogue),
+        **_epilogue_record(kind.epilogue),
         **({} if source is None else {"source": source}),
     }
 
@@ -118,9 +119,10 @@ def _tensor_record(tensor: TensorDescription) -> str:
     return f"{tensor.type.short} {tensor.order.short} align {tensor.alignment}"
 
 
-def _epilogue_record(epilogue: Epilogue) -> str:
-    """Return what tells epilogues apart: two functions of one name are two epilogues."""
-    graph = getattr(epilogue, "graph", None)
+def _epilogue_record(epilogue: Epilogue) -> dict[str, str]:
+    """Return what tells epilogues apart: of functions the graph, and the name beside it, which changes no key."""
+    graph, text = getattr(epilogue, "graph", None), repr(epilogue)
     if graph is None:
-        return repr(epilogue)
-    return f"{epilogue!r} {hashlib.sha256(repr(graph).encode()).hexdigest()[:16]}"
+        return {"epilogue": text}
+    name, _, types = text.partition("(")
+    return {"epilogue": f"function({types} {hashlib.sha256(repr(graph).encode()).hexdigest()[:16]}", CALLED: name}

@@ -54,10 +54,11 @@ class Options:
     budget : number or str, optional
         How long the tuner may take for a model: seconds, or text such as ``"5min"``.
     database : path or database, optional
-        Where measured times are. Default: that of the kernel cache.
+        Where measured times are, of regions as well: where it has none, their gains are predicted. Default: that of the
+        kernel cache.
     min_gain : float
-        Which share of the time of torch's own operators a region must be predicted to save. 0 takes every region,
-        without a prediction.
+        Which share of the time of torch's own operators a region must save, as measured or predicted. 0 takes every
+        region, without a prediction.
     rest : str
         What compiles the rest of a graph for ``torch.compile``: ``"inductor"``, or ``"eager"`` for nothing.
     mode : str, optional

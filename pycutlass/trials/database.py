@@ -109,6 +109,11 @@ class Database:
         """Whether there is no trial at all, which takes less time to say than what anything is."""
         return not self._storage.read(rows.first)
 
+    @property
+    def revision(self) -> str:
+        """A text that changes with the trials, for whoever keeps what follows from them."""
+        return ", ".join(self._storage.read(rows.revision))
+
     def add(self, trials: Trial | Iterable[Trial]) -> int:
         """Keep one trial or several, all or none of them, and return how many are new.
 

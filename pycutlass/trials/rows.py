@@ -12,7 +12,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.log import say_once
 from pycutlass.trials.values import Trial, trial_from
 
-__all__ = ["are_there", "delete", "first", "insert", "problems", "select", "stored_together"]
+__all__ = ["are_there", "delete", "first", "insert", "problems", "revision", "select", "stored_together"]
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Trial))
 _COLUMNS = ("digest", "key", *_FIELDS)
@@ -28,6 +28,12 @@ def are_there(store: Store) -> bool:
 def first(store: Store) -> list[str]:
     """Return the digest of any trial; nothing where there is none."""
     return [row[0] for row in store.run(f"SELECT digest FROM {TRIALS} LIMIT 1")]
+
+
+def revision(store: Store) -> list[str]:
+    """Return a text that is another once trials were added or removed."""
+    ((count, date, low, high),) = store.run(f"SELECT COUNT(*), MAX(date), MIN(digest), MAX(digest) FROM {TRIALS}")
+    return [f"{count} {date} {low} {high}"] if count else []
 
 
 def insert(store: Store, trial: Trial) -> bool:

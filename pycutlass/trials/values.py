@@ -19,6 +19,7 @@ from pycutlass.integers import as_int, real
 from pycutlass.trials.texts import canonical, compact
 
 __all__ = [
+    "CALLED",
     "CONDITIONS",
     "STATUSES",
     "Machine",
@@ -35,6 +36,8 @@ __all__ = [
 
 CONDITIONS = ("cold", "warm")
 STATUSES = ("ok", "wrong", "failed", "timeout")
+#: What a problem calls its epilogue: functions of other names compute the same, so that it is no part of a key.
+CALLED = "called"
 
 _LONGEST_NAME = 300
 _LONGEST_REASON = 2000
@@ -191,6 +194,9 @@ class Trial:
 @lru_cache(maxsize=1024)
 def key_of(problem: str, machine: Machine) -> str:
     """Return the key of trials of a problem, as canonical JSON, on a machine."""
+    facts = json.loads(problem)
+    if facts.pop(CALLED, None) is not None:
+        problem = canonical("problem", facts)
     return make_key({"trials": _KEY_VERSION, "problem": problem, "machine": machine.text})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ from pycutlass import MathOperation, cutlass, device
 from pycutlass.epilogue import Row
 from pycutlass.plan import Candidate, GemmKind
 from pycutlass.plan.measured import Recorded, fastest_measured, machine_of
-from pycutlass.plan.records import problem_record
+from pycutlass.plan.records import name_of, problem_record
 from pycutlass.trials import Database, Machine, Trial
 
 F16, F32 = cutlass.float16, cutlass.float32
@@ -138,6 +139,26 @@ def libraries(monkeypatch: pytest.MonkeyPatch, address: Any, watts: Any) -> list
     bindings.driver, bindings.nvml = driver, nvml  # type: ignore[attr-defined]
     monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", bindings)
     return asked
+
+
+def test_functions_of_other_names_share_their_trials(tmp_path: Path) -> None:
+    """A graph is what a kernel computes; tables say the name that was measured."""
+
+    def doubled(accum: Any) -> Any:
+        return accum * 2
+
+    functions = [
+        pycutlass.epilogue_function(each) for each in (doubled, lambda accum: accum * 2, lambda accum: accum * 3)
+    ]
+    kinds = [kind(each(F16, 8, F32, F32)) for each in functions]
+    database = Database(tmp_path / "trials.db")
+    choice = candidate(kinds[0], 64).choice()
+    measured(database, kinds[0], choice, 9.0)
+    found = [fastest_measured(database, H200, asked(each)) for each in kinds]
+    assert [each is not None for each in found] == [True, True, False]
+    [trial] = database.trials()
+    assert str(name_of(json.loads(trial.problem))).endswith(", doubled")
+    assert trial.key == Trial({**json.loads(trial.problem), "called": "y"}, choice, H200, 9.0, 9.0, 9.0, 9).key
 
 
 def test_the_power_limit_is_that_of_the_same_gpu(monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:

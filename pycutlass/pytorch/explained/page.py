@@ -139,7 +139,9 @@ def _lines(facts: RegionFacts) -> list[tuple[str, object]]:
     lines += [("speed", f"{facts.gflops:,.0f} GFLOP/s")] if facts.gflops is not None else []
     lines += [("prediction", facts.limit)] if facts.limit else []
     if facts.region.gain is not None:
-        lines.append(("beside torch", f"{facts.region.gain:.0%} of the time of its operators saved, by prediction"))
+        lines.append(
+            ("beside torch", f"{facts.region.gain:.0%} of the time of its operators saved, {facts.region.gain_from}")
+        )
     return lines
 
 

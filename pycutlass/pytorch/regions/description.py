@@ -17,7 +17,9 @@ from pycutlass.pytorch.regions.writing import Written
 __all__ = ["described", "folded"]
 
 
-def described(region: Grown, epilogue: Epilogue, made: Written, name: str, gain: float | None) -> Region:
+def described(
+    region: Grown, epilogue: Epilogue, made: Written, name: str, gain: float | None, *, is_measured: bool
+) -> Region:
     """Return what is said of a region."""
     product = region.product
     outputs = tuple(
@@ -36,6 +38,7 @@ def described(region: Grown, epilogue: Epilogue, made: Written, name: str, gain:
         _source(product.node.meta.get("stack_trace")),
         gain,
         made.handle,
+        is_measured,
     )
 
 

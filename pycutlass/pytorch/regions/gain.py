@@ -1,4 +1,4 @@
-"""Whether there are kernels for a region, and how much faster they are predicted to be than torch's own operators."""
+"""Whether there are kernels for a region, and how much faster they are than torch's operators, measured or predicted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from pycutlass import config
 from pycutlass.device import Device
 from pycutlass.epilogue import EpilogueFunction, epilogue_function
-from pycutlass.errors import DeviceError, PyCutlassError
+from pycutlass.errors import DeviceError, PyCutlassError, ToolkitError
 from pycutlass.plan.composed import TypedFunction
 from pycutlass.plan.constants import constants_of, present_or_named, shipped
 from pycutlass.plan.conv2d import Conv2d
@@ -22,6 +24,7 @@ from pycutlass.plan.conv_pick import conv2d_fastest, conv2d_pick
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.group_pick import pick_group, rank_group, typical
 from pycutlass.plan.grouped_gemm import GroupedGemm
+from pycutlass.plan.measured import machine_of
 from pycutlass.plan.pick import fastest, pick
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.images import Geometry, as_rows, is_product
@@ -37,9 +40,11 @@ from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.reductions import is_reduction
 from pycutlass.pytorch.regions.tracing import Epilogue
 from pycutlass.spec import TensorSpec
+from pycutlass.trials import Database, Machine
+from pycutlass.tuning.problems import problems_of
 from pycutlass.types import element
 
-__all__ = ["Gain", "gain_of", "planned_for"]
+__all__ = ["Gain", "gain_of", "planned_for", "times_known"]
 
 _USUAL = 90  # the compute capability that is planned for on a machine without a GPU
 #: What reducing an element takes, as steps of K: by what kernels with statistics of rows were measured to take.
@@ -56,7 +61,7 @@ _LAUNCH = 2.0  # microseconds from the end of a kernel to the next, at the least
 
 @dataclass(frozen=True)
 class Gain:
-    """What is predicted of a region.
+    """What is known of a region, or predicted.
 
     Attributes
     ----------
@@ -66,11 +71,14 @@ class Gain:
         Microseconds of its kernel.
     apart : float
         Microseconds of torch's operators: a product of the same speed, and what reads and writes its result.
+    is_measured : bool
+        Whether a database has those of the kernel.
     """
 
     refusal: str = ""
     fused: float = 1.0
     apart: float = 1.0
+    is_measured: bool = False
 
     @property
     def share(self) -> float:
@@ -108,26 +116,30 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
         axes = 2 if product.kind == "mm" else 3
         a, b = folded(a, axes), folded(b.t() if product.is_turned else b, axes)
         problem = _Matrices(packed_spec(a), packed_spec(b), precision_of(a))
-    refusal, fused = _predicted(problem, epilogue.function, types, gpu)
+    known = _Known(options, gpu)
+    refusal, fused = _predicted(problem, epilogue.function, types, gpu)[:2]
     is_as_torchs = product.kind != "grouped" or not product.is_of_torch
     if refusal or not options.min_gain:
         return Gain(refusal, fused, fused)
-    alone = _of_torch(problem, types[:1], gpu)
+    alone = _of_torch(problem, types[:1], known)
     if not is_as_torchs:
         alone, fused = alone * _GROUPS_OF_TORCH, fused + _TABLES
+    apart, measured = alone + _of_others(region, gpu, is_compiled), known.measured(problem, epilogue.function, types)
+    if measured is not None:
+        return Gain("", measured + (0 if is_as_torchs else _TABLES), apart, is_measured=True)
     count = sum(map(is_reduction, region.members))
-    fused += count * _REDUCING * alone / max(1, _depth(region))
-    return Gain("", fused, alone + _of_others(region, gpu, is_compiled))
+    return Gain("", fused + count * _REDUCING * alone / max(1, _depth(region)), apart)
 
 
-def _of_torch(problem: _Matrices | _Images | _Groups, types: tuple[tuple[str, Any], ...], gpu: Device) -> float:
+def _of_torch(problem: _Matrices | _Images | _Groups, types: tuple[tuple[str, Any], ...], known: _Known) -> float:
     """Return the microseconds of torch's product, or convolution: those of ours without an epilogue, or a part."""
+    gpu = known.gpu
     if isinstance(problem, _Matrices):
         # As a function too, where there is one: of tiles that functions lack, predictions may be too good.
-        refusal, ours = _predicted(problem, _ITSELF, types, gpu)
-        ours = _predicted(problem, None, types, gpu)[1] if refusal else ours
+        refusal, ours = known.time(problem, _ITSELF, types)
+        ours = known.time(problem, None, types)[1] if refusal else ours
         return time_of_cublas(ours, problem.a, problem.b, problem.precision, gpu.compute_capability)
-    alone = _predicted(problem, None, types, gpu)[1]
+    alone = known.time(problem, None, types)[1]
     if not isinstance(problem, _Images) or gpu.compute_capability < _NATIVE:
         return alone
     is_full = problem.x.dtype in ("float32", "float64") and problem.precision != "tf32"  # which no tensor core computes
@@ -209,14 +221,79 @@ class _Groups:
         return rank_group(*problem, gpu)[0].microseconds
 
 
+class _Known:
+    """What is known of times on a GPU: what the database of the options has, and predictions.
+
+    Parameters
+    ----------
+    options : Options
+        The database, and what is planned for.
+    gpu : Device
+        The GPU.
+    """
+
+    def __init__(self, options: Options, gpu: Device) -> None:
+        self.gpu, self._database = gpu, times_known(options)
+        self._machine = None if self._database is None else _machine(gpu)  # of an empty one no compiler has to be asked
+
+    def measured(
+        self,
+        problem: _Matrices | _Images | _Groups,
+        function: EpilogueFunction | None,
+        types: tuple[tuple[str, Any], ...],
+    ) -> float | None:
+        """Return the microseconds of the fastest kernel that was measured, alone with a cold L2 cache."""
+        if self._database is None or self._machine is None:
+            return None
+        plan = _predicted(problem, function, types, self.gpu)[2]
+        fastest = None if plan is None else self._database.best(problems_of(plan)[0].record(), self._machine)
+        return None if fastest is None else fastest.time
+
+    def time(
+        self,
+        problem: _Matrices | _Images | _Groups,
+        function: EpilogueFunction | None,
+        types: tuple[tuple[str, Any], ...],
+    ) -> tuple[str, float]:
+        """Return why no kernel takes a problem, and the microseconds of the fastest, measured or else predicted."""
+        measured = self.measured(problem, function, types)
+        return ("", measured) if measured is not None else _predicted(problem, function, types, self.gpu)[:2]
+
+
+def times_known(options: Options) -> Database | None:
+    """Return the database that may have times of regions; None where it has none, or there is no GPU that they are of.
+
+    Raises
+    ------
+    CacheError
+        The database was named and cannot be used.
+    """
+    if not is_here(options.sm):
+        return None
+    found = _opened(options.database, config.database_file() or config.cache_directory())
+    return None if found.is_empty else found
+
+
+@lru_cache(maxsize=2)  # a program has one, tests have others; it is only looked at
+def _opened(given: Any, _where: Path) -> Database:
+    return given if isinstance(given, Database) else Database(given, make=False)
+
+
+def _machine(gpu: Device) -> Machine | None:
+    try:
+        return machine_of(gpu.ordinal)
+    except ToolkitError:  # times are kept by the compiler that kernels were made with
+        return None
+
+
 @lru_cache(maxsize=512)  # layers of a model have the same problems
 def _predicted(
     problem: _Matrices | _Images | _Groups,
     function: EpilogueFunction | None,
     types: tuple[tuple[str, Any], ...],
     gpu: Device,
-) -> tuple[str, float]:
-    """Return why no kernel takes a problem, and how long the likely fastest takes."""
+) -> tuple[str, float, Gemm | Conv2d | GroupedGemm | None]:
+    """Return why no kernel takes a problem, how long the likely fastest takes, and the plan."""
     how: dict[str, Any] = {"out_dtype": dict(types)["D"]}
     if function is not None:
         how["epilogue"] = TypedFunction(function, tuple(each for each in types if each[0] != "D"))
@@ -224,9 +301,10 @@ def _predicted(
         how["epilogue_inputs"] = scalars or None
     chosen: Callable[[Any, Device], float] = problem.chosen
     try:
-        return "", chosen(problem.plan(**how), gpu)
+        plan = problem.plan(**how)
+        return "", chosen(plan, gpu), plan
     except PyCutlassError as error:
-        return f"is for no kernel: {error}", math.inf
+        return f"is for no kernel: {error}", math.inf, None
 
 
 def _of_others(region: Grown, gpu: Device, is_joined: bool) -> float:

@@ -191,8 +191,10 @@ def _made(
         return last, gain.refusal
     if gain.share < options.min_gain:
         return node, (
-            f"would take {gain.fused:.1f} us as a region by prediction, and {gain.apart:.1f} us as torch's operators: "
+            f"would take {gain.fused:.1f} us as a region {'as measured' if gain.is_measured else 'by prediction'}, and "
+            f"{gain.apart:.1f} us as torch's operators: "
             f"less is gained than min_gain={options.min_gain:g}"
         )
-    what = described(region, epilogue, made, f"pycutlass_{number}", gain.share if options.min_gain else None)
+    share = gain.share if options.min_gain else None
+    what = described(region, epilogue, made, f"pycutlass_{number}", share, is_measured=gain.is_measured)
     return _Candidate(region, epilogue, made, what)

@@ -206,6 +206,8 @@ class Region:
         Where the product stands in the model's source: ``'file.py", line 3, in forward'`` and the line; "" if unknown.
     gain : float or None
         Which share of the time of torch's operators is predicted to be saved; None where nothing was predicted.
+    is_measured : bool
+        Whether a database has the time of the region, which `gain` is then of.
     handle : str
         The function with the types of its outputs, as the region's operator takes it.
     """
@@ -221,10 +223,16 @@ class Region:
     source: str = ""
     gain: float | None = None
     handle: str = field(default="", repr=False)
+    is_measured: bool = False
+
+    @property
+    def gain_from(self) -> str:
+        """What `gain` comes from, for tables."""
+        return "as measured" if self.is_measured else "by prediction"
 
     def __str__(self) -> str:
         """Return a line: what is computed, and of what size."""
-        gain = "" if self.gain is None else f", {self.gain:.0%} faster by prediction"
+        gain = "" if self.gain is None else f", {self.gain:.0%} faster {self.gain_from}"
         return f"{self.name}: {computed(self)}, {self.problem}{gain}"
 
 
