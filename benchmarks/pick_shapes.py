@@ -16,7 +16,7 @@ __all__ = ["FITTED", "HELD_OUT", "LIKELY_FITTED", "MORE_FITTED", "RECORDED", "SE
 _T = TypeVar("_T")
 
 SEED = 20261125
-_FIT_SEED, _MORE_SEED, _LONG_SEED, _SCORES_SEED, _LINES_SEED, _BYTES_SEED = 7, 8, 9, 10, 11, 12
+_FIT_SEED, _MORE_SEED, _LONG_SEED, _SCORES_SEED, _LINES_SEED, _BYTES_SEED, _MEDIUM_SEED = range(7, 14)
 #: Types of A and B, with how often they are drawn.
 _TYPES = {"f16": 3, "bf16": 4, "tf32": 1, "e4m3": 2, "s8": 1}
 #: Layouts of A, B and D, t for row-major and n for column-major. A and B of 8 bits lie along K.
@@ -33,6 +33,8 @@ _SKINNY = (16, 32, 64, 96, 128, 192, 256)
 _TOKENS, _HEADS = (512, 1024, 1536, 2048, 3072, 4096), (64, 80, 96, 128, 192, 256)
 #: Extents are multiples of this, which all types load 16 bytes of, and so are those beside the usual sizes.
 _STEP = 16
+#: How many problems of medium size there are, by types and layouts.
+_OF_MEDIUM = {"bf16-tnt": 24, "bf16-ttt": 24, "f16-tnt": 20, "f16-ttt": 20, "e4m3-tnt": 16, "s8-tnt": 12}
 _MOST_PRODUCTS = 2**43  # of a problem: more takes so long that no other is measured in the meantime
 _MOST_SCORES = 2**27  # elements of a batch
 #: Extents that benchmarks.gemm measures, and those that benchmarks.gemm_classes does.
@@ -136,6 +138,17 @@ def _lines(seed: int, count: int) -> Iterator[Shape]:
         yield Shape("bf16", layouts, m, n, k)
 
 
+def _medium(seed: int, counts: dict[str, int]) -> Iterator[Shape]:
+    """Yield problems of few tiles, so that how these fit the multiprocessors is what decides; so many of each part."""
+    rng = random.Random(seed)
+    for part, count in counts.items():
+        operands, layouts = part.split("-")
+        step = 8 if operands.endswith("16") else _STEP
+        for _ in range(count):
+            m, n, k = (int(least * 12 ** rng.random()) // step * step for least in (240, 240, 360))
+            yield Shape(operands, layouts, m, n, k)
+
+
 def _batch(rng: random.Random) -> tuple[int, int, int, int | None]:
     m, n = _multiple(rng, 64, 2048), _multiple(rng, 64, 2048)
     return m, n, _multiple(rng, 64, 1024), _one(rng, (2, 4, 8, 16, 32, 64))
@@ -182,7 +195,10 @@ MORE_FITTED: tuple[Shape, ...] = tuple(
 #: What it is fitted to as well, with the likely candidates of each: kinds of problems that the others have few of.
 LIKELY_FITTED: tuple[Shape, ...] = tuple(
     _apart(
-        [*_scores(_SCORES_SEED, 60), *_lines(_LINES_SEED, 60), *_scores(_BYTES_SEED, 30, "s8", ("tnt",))],
+        [
+            *(*_scores(_SCORES_SEED, 60), *_lines(_LINES_SEED, 60), *_scores(_BYTES_SEED, 30, "s8", ("tnt",))),
+            *_medium(_MEDIUM_SEED, _OF_MEDIUM),
+        ],
         (*HELD_OUT, *FITTED, *MORE_FITTED),
     )
 )

@@ -19,7 +19,7 @@ __all__ = [
     "SLICES_OF_LONG",
     "STREAM_K",
     "SWAPPED",
-    "SWAPPED_COLUMNS",
+    "SWAPPED_OF_MEDIUM",
     "SWAPPED_PLACES",
     "SWAPPED_SLICES",
 ]
@@ -47,8 +47,10 @@ OF_PROMOTED: tuple[tuple[KernelSchedule, int, tuple[int, ...], tuple[_Shape, ...
 #: Columns up to which tiles of 64 rows are tried with twice the K: with few sums, waiting for K is what takes long.
 DEEP_COLUMNS = 128
 #: Rows and columns of the transposed problem's tiles, for few rows of the problem.
-SWAPPED = ((_PINGPONG, 64), (_PINGPONG, 128), (_COOPERATIVE, 128))
-SWAPPED_COLUMNS = (8, 16, 32, 64, 128)
+SWAPPED = tuple((*each, (8, 16, 32, 64, 128)) for each in ((_PINGPONG, 64), (_PINGPONG, 128), (_COOPERATIVE, 128)))
+#: The same for problems of medium size, whose tiles may just fill the multiprocessors once: for types whose predictions
+#: are corrected by what was measured of them.
+SWAPPED_OF_MEDIUM = ((_PINGPONG, 64, (96, 112)), (_COOPERATIVE, 128, (80,)))
 #: Cooperative tiles that stream-K divides, and those of which a second kernel adds up the slices.
 STREAM_K = (
     *(((128, 128), (1, 1)), ((128, 160), (1, 1)), ((128, 192), (2, 1)), ((128, 256), (2, 1))),
@@ -78,7 +80,11 @@ PLACES = frozenset(
 )  # fmt: skip
 SWAPPED_PLACES = frozenset(
     (
-        *((*each, columns, 1, 1) for each in SWAPPED for columns in SWAPPED_COLUMNS),
+        *(
+            (schedule, rows, columns, 1, 1)
+            for schedule, rows, widths in (*SWAPPED, *SWAPPED_OF_MEDIUM)
+            for columns in widths
+        ),
         *((schedule, *shape, *cluster) for schedule, shape, cluster in LONG),
     )
 )

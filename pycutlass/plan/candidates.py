@@ -37,7 +37,7 @@ from pycutlass.plan.candidate_tiles import (
     SLICES_OF_LONG,
     STREAM_K,
     SWAPPED,
-    SWAPPED_COLUMNS,
+    SWAPPED_OF_MEDIUM,
     SWAPPED_PLACES,
     SWAPPED_SLICES,
 )
@@ -171,6 +171,12 @@ def _is_promoted(kind: GemmKind) -> bool:
     return element(kind.element_a).is_float8 and not fast
 
 
+def _is_of_medium(kind: GemmKind) -> bool:
+    """Return whether tiles for problems of medium size are listed: for 16 bits, int8 and precise 8-bit floats."""
+    of = element(kind.element_a)
+    return of.bits <= 16 and (_is_promoted(kind) or not of.is_float8)
+
+
 def _usual_native(kind: GemmKind, tiles: dict[Any, list[TileDescription]]) -> Iterator[TileDescription]:
     """Yield those of the tiles that are listed for all kinds."""
     for schedule, rows, widths, clusters in (*NATIVE, *(OF_PROMOTED if _is_promoted(kind) else ())):
@@ -237,7 +243,8 @@ def _swapped(kind: GemmKind, like: GemmOperationUniversal, batched: bool) -> Ite
     of_plane: dict[Any, list[TileDescription]] = {}
     for tile in _native_tiles_of(kind, like, SWAPPED_PLACES):
         of_plane.setdefault(_plane(tile), []).append(tile)
-    usual = [(schedule, rows, columns) for (schedule, rows), columns in itertools.product(SWAPPED, SWAPPED_COLUMNS)]
+    listed = (*SWAPPED, *(SWAPPED_OF_MEDIUM if _is_of_medium(kind) else ()))
+    usual = [(schedule, rows, columns) for schedule, rows, widths in listed for columns in widths]
     for plane in usual if any(plane in of_plane for plane in usual) else of_plane:  # as in `native_tiles`
         schedule = plane[0]
         for tile in of_plane.get(plane, [])[:2]:

@@ -131,7 +131,7 @@ def test_what_times_say_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     from fit_model import Observed
 
     monkeypatch.setattr(fit_correction, "_STEPS", 300)
-    monkeypatch.setattr(fit_correction, "_NETWORKS", 1)
+    monkeypatch.setattr(fit_correction, "_SEEDS", (0,))
     constants = dataclasses.replace(constants_of(H100), correction=None)
     drawn, problems = random.Random(1), []
     model = model_of().with_constants(constants)

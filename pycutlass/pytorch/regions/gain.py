@@ -1,4 +1,4 @@
-"""Whether there are kernels for a region, and how much faster they are than torch's operators, measured or predicted."""
+"""Whether there are kernels for a region, and how much faster than torch's operators, as measured or predicted."""
 
 from __future__ import annotations
 
