@@ -12,6 +12,7 @@ from pycutlass.allocators import allocating_with
 from pycutlass.arguments import GemmArguments, ReductionArguments
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.imported import is_of
+from pycutlass.integers import shape_of
 from pycutlass.launch import DeviceLaunch
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
@@ -131,6 +132,8 @@ class Launch(PlanLaunch):
         further: dict[str, Any] = {"epilogue": dict(ports)} if ports else {}
         if reduction is None:
             how: dict[str, Any] = {"output_op": output_op, "raster_order": candidate.raster_order}
+            if size.batch > 1 and c is not None and shape_of(c) == (size.m, size.n):
+                how["bias"] = False  # of as many rows as matrices it might be a bias of each, which plans do not take
             self._arguments = GemmArguments(operation, size, a, b, c, out, **how, **further)
             self._reduction = None
             self._steps, self._ends = [(operation, self._arguments)], [self._arguments]

@@ -44,6 +44,18 @@ def test_they_have_the_shape_of_the_product(a: Any, b: Any) -> None:
     close(pycutlass.matmul(left, right, c, beta=3, bias=bias), added)
 
 
+@pytest.mark.parametrize("batch", [M, M + 1])
+def test_a_c_that_all_matrices_share_is_a_matrix_however_many_there_are(batch: int) -> None:
+    a, b, c = random(batch, M, K), random(batch, K, N), random(M, N)
+    repeated = np.broadcast_to(c, (batch, M, N))
+    exact = product(a, b) + 2.0 * c.astype(np.float64)
+    close(pycutlass.matmul(a, b, repeated, beta=2), exact)
+    close(pycutlass.Gemm(a, b, repeated, beta=2).run(a, b, repeated), exact)
+    plan = pycutlass.Gemm(a, b, c, beta=2)
+    for _ in range(2):  # the second one by the launch of the first
+        close(plan.run(a, b, c), exact)
+
+
 def test_a_bias_of_each_column_is_one_whatever_the_layout_of_out() -> None:
     a, b, bias, c = random(N, K), random(K, N), random(N), random(N, N)
     for out in (np.empty((N, N), np.float32), np.empty((N, N), np.float32).T):
