@@ -15,6 +15,7 @@ from pycutlass.families import AMPERE
 from pycutlass.library import TileDescription
 from pycutlass.operation import GemmOperationUniversal, GemmProblemSize, Operation, ReductionOperation
 from pycutlass.operation.base import MAX_UNBOUNDED_THREADS
+from pycutlass.plan.alignments import kind_of_choice
 from pycutlass.plan.kind import GemmKind
 
 __all__ = ["Candidate", "tile_choice", "tile_name", "tile_of"]
@@ -152,6 +153,7 @@ class Candidate:
             There is no such kernel for this kind of GEMM.
         """
         try:
+            kind = kind_of_choice(kind, choice)
             operation = kind.operation(tile_of(kind, choice), getattr(cutlass, choice["swizzle"]), choice["swap_ab"])
             raster = RasterOrder[choice["raster_order"]]
             return cls(operation, choice["split_k_slices"], choice["parallel"], raster)

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from pycutlass import device
 from pycutlass.device import Device
 from pycutlass.errors import ArgumentError
+from pycutlass.plan.alignments import choice_in
 from pycutlass.plan.building import without_gpu
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.kind import GemmKind
@@ -165,7 +166,7 @@ class Choices(Chosen[Candidate]):
         return Candidate.of(self._kind, choice)
 
     def _choice_of(self, candidate: Candidate) -> dict[str, Any]:
-        return candidate.choice()
+        return choice_in(self._kind, candidate)
 
     def _pick(self, extent: int) -> Candidate:
         return pick(self._kind, extent, *self._extents, self._batch, self.gpu)

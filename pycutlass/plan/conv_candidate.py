@@ -14,6 +14,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.library import TileDescription
 from pycutlass.operation import Conv2dOperation, Operation, ReductionOperation
 from pycutlass.operation.conv2d_support import Conv2dSupport
+from pycutlass.plan.alignments import kind_of_choice
 from pycutlass.plan.conv_kind import Conv2dKind
 
 __all__ = ["GROUPED_PORTS", "Conv2dCandidate", "one_group"]
@@ -165,6 +166,7 @@ class Conv2dCandidate:
             There is no such kernel for this kind of convolution.
         """
         try:
+            kind = kind_of_choice(kind, choice)
             instruction = kind.instruction(choice["instruction"], _core.OpClass.__members__[choice["opcode"]])
             tile = TileDescription(choice["threadblock"], choice["stages"], choice["warps"], instruction)
             operation = kind.operation(

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pycutlass import _core
+from pycutlass.plan.alignments import choice_in
 from pycutlass.plan.choices import Chosen
 from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_kind import Conv2dKind
@@ -49,7 +50,7 @@ class Conv2dChoices(Chosen[Conv2dCandidate]):
         return Conv2dCandidate.of(self._kind, choice)
 
     def _choice_of(self, candidate: Conv2dCandidate) -> dict[str, Any]:
-        return candidate.choice()
+        return choice_in(self._kind, candidate)
 
     def _pick(self, extent: int) -> Conv2dCandidate:
         return conv2d_pick(self._kind, with_images(self._problem, extent), self.gpu)

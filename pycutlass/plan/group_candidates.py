@@ -14,6 +14,7 @@ from pycutlass.families import SM90
 from pycutlass.library import TileDescription
 from pycutlass.operation import GemmOperationGrouped
 from pycutlass.operation.base import MAX_UNBOUNDED_THREADS
+from pycutlass.plan.alignments import kind_of_choice
 from pycutlass.plan.candidate import tile_choice, tile_name, tile_of
 from pycutlass.plan.candidates import ampere_tiles, checked_capability, native_tiles
 from pycutlass.plan.kind import GemmKind
@@ -82,6 +83,7 @@ class GroupCandidate:
             There is no such kernel for this kind of GEMM.
         """
         try:
+            kind = kind_of_choice(kind, choice)
             return cls(kind.group(tile_of(kind, choice), SchedulerMode[choice["precompute_mode"]]))
         except (KeyError, AttributeError, TypeError) as error:
             raise ArgumentError(f"this is no choice of a kernel: {error}; got {dict(choice)}") from error

@@ -11,6 +11,7 @@ from pycutlass import device
 from pycutlass.device import Device
 from pycutlass.enums import SchedulerMode
 from pycutlass.operation.group_support import Sizes
+from pycutlass.plan.alignments import choice_in
 from pycutlass.plan.building import without_gpu
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_pick import Typical, group_refused, pick_group, rank_group, typical
@@ -106,7 +107,7 @@ class GroupChoices:
 
     def state(self) -> dict[_Key, Any]:
         """Return what was chosen, as JSON has candidates."""
-        return {key: candidate.choice() for key, candidate in self._chosen().items()}
+        return {key: choice_in(self._kind, candidate) for key, candidate in self._chosen().items()}
 
     def _chosen(self) -> dict[_Key, GroupCandidate]:
         return self._picked | {key: each for key, each in [*self._looked_up.copy().items()] if each is not None}

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from pycutlass.plan.alignments import choice_in
 from pycutlass.trials import Database, Machine, Trial
 from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.race import Contestant
@@ -32,11 +33,23 @@ class Known:
     def __init__(self, database: Database, machine: Machine, options: TuningOptions) -> None:
         self._database, self._machine, self._options = database, machine, options
 
+    def fastest(self, problem: Tunable) -> tuple[str, ...]:
+        """Return the choices of the candidates that were measured, the fastest first, as the database has them."""
+        most, condition = self._options.most_candidates, self._options.condition
+        return tuple(each.candidate for each in self._database.top(problem.record(), self._machine, most, condition))
+
+    def is_settled(self, problem: Tunable, contestants: Sequence[Contestant]) -> bool:
+        """Return whether nothing is to be measured: one that is right is enough, and is known."""
+        if self._options.again or not self._options.find_first_valid:
+            return False
+        self.recall(problem, contestants)
+        return any(each.status == "ok" for each in contestants)
+
     def claim(self, problem: Tunable, each: Contestant, until_done: contextlib.ExitStack) -> bool:
         """Return whether to measure a candidate, which nobody else does until the end of a context."""
         claim = self._database.claim(
-            _record(problem, each),
-            each.candidate.choice(),
+            problem.record(),
+            choice_in(problem.kind, each.candidate),
             self._machine,
             self._options.condition,
             again=self._options.again,
@@ -53,7 +66,7 @@ class Known:
         else:
             low, time, high = timing.low, timing.median, timing.high
             given |= {"time": time, "low": min(low, time), "high": max(high, time), "rounds": len(timing.times)}
-        self._database.add(Trial(_record(problem, each), each.candidate.choice(), **given))
+        self._database.add(Trial(problem.record(), choice_in(problem.kind, each.candidate), **given))
 
     def recall(self, problem: Tunable, contestants: Sequence[Contestant]) -> None:
         """Fill in what was measured before, or by others meanwhile."""
@@ -61,8 +74,8 @@ class Known:
             if each.status != "waiting":
                 continue
             found = self._database.trials(
-                problem=_record(problem, each),
-                candidate=each.candidate.choice(),
+                problem=problem.record(),
+                candidate=choice_in(problem.kind, each.candidate),
                 machine=self._machine,
                 condition=self._options.condition,
             )
@@ -70,8 +83,3 @@ class Known:
                 last = found[-1]
                 each.status, each.reason, each.is_known = last.status, last.reason, True
                 each.times = [time for time in (last.low, last.time, last.high) if time is not None]
-
-
-def _record(problem: Tunable, each: Contestant) -> dict[str, object]:
-    """Return what the database calls the problem; with lesser alignments a candidate is one of another problem."""
-    return problem.of_kind(each.kind).record()

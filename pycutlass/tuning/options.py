@@ -41,10 +41,11 @@ class TuningOptions:
     split_k_slices : sequence of int, optional
         Into how many slices K may be divided; ``(1,)`` leaves split-K out. Default: whatever candidates have.
     profile_all_alignments : bool
-        Whether kernels for lesser alignments of A and B than they have are measured too. They are seldom faster.
+        Whether kernels for lesser alignments of A and B than they have are measured too. They are seldom faster; plans
+        take those that are.
     find_first_valid : bool
         Whether to take the first candidate, in the order of the prediction, that compiles and is right, rather than to
-        look for the fastest.
+        look for the fastest. Where the database has one that is right, nothing is measured.
     use_multiprocessing : bool
         Whether several kernels are compiled at once.
     tmp_dir : path, optional
@@ -53,7 +54,8 @@ class TuningOptions:
     threads : int
         How many compilers run at once; -1 for as many as cores and memory allow, or as ``PYCUTLASS_JOBS`` says.
     most_candidates : int
-        How many candidates of a problem are compiled, the best by the prediction.
+        How many candidates of a problem are compiled: the best by the prediction, or, where they are measured again,
+        the fastest of those that the database has, and then these.
     cold_l2 : bool
         Whether each launch finds an empty L2 cache, as in a program whose other kernels have filled it.
     distribution : str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+from collections.abc import Sequence
 from typing import Any
 
 from pycutlass.calls import shown
@@ -11,10 +13,12 @@ from pycutlass.device import Device
 from pycutlass.enums import MathOperation
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.library import TensorDescription
+from pycutlass.plan.alignments import choice_in, kind_of_choice
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.tunable import TunablePlan
+from pycutlass.trials.texts import compact
 from pycutlass.tuning.conv2d_problem import Conv2dProblem
 from pycutlass.tuning.group_problem import GroupProblem
 from pycutlass.tuning.problem import Problem
@@ -65,8 +69,22 @@ def _problem(given: Any) -> Tunable:
     raise ArgumentTypeError(f"what is tuned must be {_TUNED}, or several; got {shown(given)}")
 
 
-def considered(problem: Tunable, options: Any, gpu: Device) -> list[tuple[AnyCandidate, Any, float]]:
-    """Return the candidates that are to be compiled, with the microseconds that are predicted, the best first.
+def considered(
+    problem: Tunable, options: Any, gpu: Device, fastest: Sequence[str] = ()
+) -> list[tuple[AnyCandidate, Any, float]]:
+    """Return the candidates of a report, with the microseconds that are predicted: those that are measured and known.
+
+    Parameters
+    ----------
+    problem : Tunable
+        What they compute.
+    options : TuningOptions
+        Which say how many are measured: the best by the prediction.
+    gpu : Device
+        Where.
+    fastest : sequence of str
+        Choices of those that the database has, the fastest first. They come first, since a plan takes them; where they
+        are measured again, they are of the number that is.
 
     Raises
     ------
@@ -74,19 +92,31 @@ def considered(problem: Tunable, options: Any, gpu: Device) -> list[tuple[AnyCan
         No kernel takes the problem, or none within the options.
     """
     found: dict[AnyCandidate, tuple[float, Any, float]] = {}
-    for kind in _kinds(problem.kind, options):
+    known: dict[str, AnyCandidate] = {}
+    listed = _kinds(problem.kind, options)
+    for kind in dict.fromkeys([*listed, *_kinds_of(problem.kind, fastest)]):
         latest = 0.0  # what a ranking has last, whatever is predicted of it, stays behind
         for each in problem.of_kind(kind).ranked(gpu):
             latest = max(latest, each.microseconds)
-            if options.split_k_slices is None or each.candidate.split_k_slices in options.split_k_slices:
-                found.setdefault(each.candidate, (latest, kind, each.microseconds))
+            if options.split_k_slices is not None and each.candidate.split_k_slices not in options.split_k_slices:
+                continue
+            if fastest and (text := compact(choice_in(problem.kind, each.candidate))) in fastest:
+                known.setdefault(text, each.candidate)
+            elif kind not in listed:
+                continue
+            found.setdefault(each.candidate, (latest, kind, each.microseconds))
     if not found:
         if options.split_k_slices is None:
             problem.picked(gpu)  # which says what the nearest kernels lack
         slices = "" if options.split_k_slices is None else f" with split_k_slices in {options.split_k_slices}"
         raise ArgumentError(f"no kernel takes {problem.name}{slices}: there is nothing to tune")
-    best = sorted(found.items(), key=lambda each: each[1][0])[: options.most_candidates]
-    return [(candidate, kind, microseconds) for candidate, (_, kind, microseconds) in best]
+    first = [known[text] for text in fastest if text in known]
+    best = sorted(found, key=lambda each: found[each][0])
+    if options.again:  # a few of the fastest are soon measured again
+        chosen = list(dict.fromkeys([*first, *best]))[: options.most_candidates]
+    else:
+        chosen = list(dict.fromkeys([*first, *best[: options.most_candidates]]))
+    return [(candidate, *found[candidate][1:]) for candidate in chosen]
 
 
 def with_options(problem: Tunable, options: Any) -> Tunable:
@@ -109,6 +139,17 @@ def _kinds(kind: Any, options: Any) -> list[Any]:
             continue
         if changed not in found:
             found.append(changed)
+    return found
+
+
+def _kinds_of(kind: Any, choices: Sequence[str]) -> list[Any]:
+    """Return the kinds that choices of a database are of: of lesser alignments, where somebody measured such kernels."""
+    found = []
+    for text in choices:
+        try:
+            found.append(kind_of_choice(kind, json.loads(text)))
+        except (ArgumentError, DescriptionError, TypeError):  # of another version, or of somebody else
+            continue
     return found
 
 

@@ -58,6 +58,12 @@ class ProblemReport:
         measured = self.measured
         return measured[0].candidate if measured else None
 
+    def name_of(self, each: Contestant) -> str:
+        """Return how tables call a candidate: with the alignments of A and B where they are lesser ones."""
+        if each.kind == self.problem.kind:
+            return each.candidate.name
+        return f"{each.candidate.name}, alignments {each.kind.A.alignment} and {each.kind.B.alignment}"
+
     def gflops(self, each: Contestant) -> float:
         """Return how many billions of operations a candidate makes in a second."""
         return self._gflops(each.median)
@@ -114,7 +120,7 @@ class ProblemReport:
         for each in self.contestants:
             reason = each.reason or ("not measured" if each.status == "waiting" else "")
             times = each.times if each.timing is not None else []
-            facts = self._facts(each.candidate.name, times, each.candidate, reason)
+            facts = self._facts(self.name_of(each), times, each.candidate, reason)
             found.append(
                 {**facts, "vendor_speed": self.vendor_speed(each) if times else None, "predicted_us": each.predicted}
                 | {"status": each.status, "known": each.is_known}
@@ -144,13 +150,13 @@ class ProblemReport:
         predicted, relative = f"{each.predicted:.2f}", self.vendor_speed(each)
         if each.timing is None:
             said = "not measured" if each.status == "waiting" else f"{each.status}: {each.reason}"
-            cells = (str(number), each.candidate.name, "", "", "", "", predicted, said)
+            cells = (str(number), self.name_of(each), "", "", "", "", predicted, said)
             return cells if self.vendor_time is None else (*cells, "")
         low, high = each.interval
         speed, share = f"{self.gflops(each):,.0f}", f"{100 * self.roofline(each):.0f}"
         known = "known" if each.is_known else _counted(each.times)
         times = f"{each.median:.2f}", f"{low:.2f} - {high:.2f}"
-        cells = (str(number), each.candidate.name, *times, speed, share, predicted, known)
+        cells = (str(number), self.name_of(each), *times, speed, share, predicted, known)
         if self.vendor_time is None:
             return cells
         return (*cells, "" if relative is None else f"{100 * relative:.0f}")
@@ -229,7 +235,7 @@ class TuningReport:
         figure = Figure(figsize=(9, 1 + sum(0.35 * len(each.measured) + 1 for each in self.problems)))
         axes = figure.subplots(max(len(self.problems), 1), 1, squeeze=False)[:, 0]
         for axis, report in zip(axes, self.problems, strict=False):
-            names = [each.candidate.name for each in report.measured]
+            names = [report.name_of(each) for each in report.measured]
             axis.barh(names, [report.gflops(each) for each in report.measured])
             axis.invert_yaxis()
             axis.set_xlabel("GFLOP/s")

@@ -94,8 +94,8 @@ def tune(
         without = "pycutlass.tuning.compile_candidates compiles the candidates without it"
         raise DeviceError(f"{error}. Measuring needs one; {without}") from None
     gpu = _first_gpu()
-    candidates = [considered(each, chosen, gpu) for each in listed]
     known = Known(Database() if database is None else database, machine_of(gpu.ordinal), chosen)
+    candidates = [considered(each, chosen, gpu, known.fastest(each)) for each in listed]
     deadline, reports = time.monotonic() + seconds, []
     turns = [
         Turn(problem, [Contestant(*each) for each in found]) for problem, found in zip(listed, candidates, strict=True)

@@ -99,7 +99,8 @@ class Turn:
     ) -> None:
         """Claim candidates, and start whoever compiles and measures them; where that fails, nothing is left."""
         with contextlib.ExitStack() as stack:
-            self.ours = [each for each in self.contestants if known.claim(self.problem, each, stack)]
+            asked = [] if known.is_settled(self.problem, self.contestants) else self.contestants
+            self.ours = [each for each in asked if known.claim(self.problem, each, stack)]
             if self.ours:
                 self.kernels = Early(compiling([each.candidate for each in self.ours]))
                 stack.callback(self.kernels.close)

@@ -12,6 +12,7 @@ from pycutlass.cache import Artifact
 from pycutlass.compiler.listings import compiled_before, ptx_of
 from pycutlass.device import Device
 from pycutlass.errors import PyCutlassError, ToolkitError
+from pycutlass.plan.alignments import choice_in
 from pycutlass.plan.measured import machine_of
 from pycutlass.plan.roofline import Roofline
 from pycutlass.pytorch.regions.plans import plan_of
@@ -175,7 +176,7 @@ def _measured(problem: Tunable, chosen: Any, database: Any) -> float | None:
         return None
     trials = Database(make=False) if database is None else database
     for condition in CONDITIONS:
-        asked = {"candidate": chosen.choice(), "machine": machine, "condition": condition, "status": "ok"}
+        asked = {"candidate": choice_in(problem.kind, chosen), "machine": machine, "condition": condition, "status": "ok"}
         found = trials.trials(problem=problem.record(), **asked)
         if found:
             return found[-1].time
