@@ -91,13 +91,25 @@ class FarmCompiling:
         What they are built for.
     executor : Executor
         Where jobs go.
+
+    Raises
+    ------
+    ToolkitError
+        It takes none.
     """
 
     def __init__(self, candidates: Sequence[AnyCandidate], target: str, executor: Any) -> None:
         self._cache = KernelCache()
-        self._futures: dict[Future[Artifacts | str], int] = {
-            executor.submit(compiled, candidate, target): number for number, candidate in enumerate(candidates)
-        }
+        self._futures: dict[Future[Artifacts | str], int] = {}
+        try:
+            for number, candidate in enumerate(candidates):
+                self._futures[executor.submit(compiled, candidate, target)] = number
+        except Exception as error:  # of the farm, whatever library it is
+            self.close()
+            raise ToolkitError(
+                f"the executor takes no jobs ({type(error).__name__}: {error}): give one that is not shut down, and "
+                f"whose workers are alive"
+            ) from error
 
     @property
     def is_done(self) -> bool:

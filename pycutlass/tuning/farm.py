@@ -49,11 +49,12 @@ class RayExecutor(Executor):
             ray.init()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Future[Any]:
-        """Start a task, and return its future."""
+        """Start a task, and return its future; to cancel that is to cancel the task, which Ray's own does not do."""
         task = self._ray.remote(**self._options)(function) if self._options else self._ray.remote(function)
         reference = task.remote(*args, **keywords)
         self._references.append(reference)
         future: Future[Any] = reference.future()
+        future.add_done_callback(lambda done: self._ray.cancel(reference) if done.cancelled() else None)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

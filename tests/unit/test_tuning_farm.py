@@ -166,3 +166,20 @@ def test_a_farm_of_dask(monkeypatch, tmp_path):
     assert sorted(found) == [0, 1]
     assert all("PYCUTLASS_NO_COMPILE" in made for made in found.values()), found
     assert PROBLEM.name
+
+
+def test_to_cancel_a_future_of_ray_is_to_cancel_its_task(monkeypatch):
+    with ThreadPoolExecutor(1) as pool:
+        ray = fake_ray(pool)
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        monkeypatch.setattr("pycutlass.tuning.compiling.compiled", lambda candidate, target: time.sleep(0.5) or "late")
+        compiling = FarmCompiling(candidates(3), "sm_90a", RayExecutor())
+        compiling.close()
+        assert len(ray.cancelled) == 2  # all but the one that a thread has begun
+
+
+def test_an_executor_that_takes_no_jobs_is_refused_as_such():
+    with ThreadPoolExecutor(1) as pool:
+        pass
+    with pytest.raises(ToolkitError, match=r"takes no jobs \(RuntimeError: cannot schedule .*: give one that is not"):
+        FarmCompiling(candidates(2), "sm_90a", pool)
