@@ -77,7 +77,7 @@ def tune(
         There is no GPU, or another one than the first is current: before anything is compiled. Or the process that
         measures cannot start.
     ToolkitError
-        There is no compiler.
+        There is no compiler, or the executor takes no jobs.
 
     Examples
     --------
