@@ -13,7 +13,7 @@ from pycutlass import device
 from pycutlass.device import Device
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.alignments import choice_in
-from pycutlass.plan.building import without_gpu
+from pycutlass.plan.building import Built, without_gpu
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.measured import Recorded, generation, tuned
@@ -55,6 +55,7 @@ class Chosen(ABC, Generic[_Kernel]):
         self._restored = frozenset(chosen)
         self._lock, self._generation = threading.Lock(), generation.number
         self._looked_up: dict[int, _Kernel | None] = {}
+        self._present = set[int]()  # extents of which a kernel that is compiled took the place of the best
 
     @abstractmethod
     def _restored_from(self, choice: Mapping[str, Any]) -> _Kernel:
@@ -95,6 +96,17 @@ class Chosen(ABC, Generic[_Kernel]):
         if found is None and self._ordinal is not None and range_of(extent) not in self._restored:
             found = self._look_up(extent, self._ordinal)
         return self._of_range(extent) if found is None else found
+
+    def why(self, extent: int, called: str) -> str:
+        """Return why `of` has its candidate, where it may be another than the likely fastest for `extent`; else ''."""
+        if extent in self._measured or self._looked_up.get(extent) is not None:
+            return "it is the fastest that was measured"
+        most = range_of(extent)
+        if most in self._present:
+            return "it is compiled already, as fast as the likely fastest to 1 %, and adds up in the same order"
+        if most in self._restored:
+            return "it was chosen when the plan was made that was pickled or copied"
+        return "" if most == extent else f"it is the likely fastest for {called}={most:,}, the end of its range"
 
     def made(self) -> list[_Kernel]:
         """Return all that were chosen so far."""
@@ -169,7 +181,19 @@ class Choices(Chosen[Candidate]):
         return choice_in(self._kind, candidate)
 
     def _pick(self, extent: int) -> Candidate:
-        return pick(self._kind, extent, *self._extents, self._batch, self.gpu)
+        asked = self._kind, extent, *self._extents, self._batch, self.gpu
+        if self._ordinal is None:
+            return pick(*asked)
+        built, considered = Built(self._ordinal), list[Candidate]()
+
+        def is_built(candidate: Candidate) -> bool:
+            considered.append(candidate)
+            return built(candidate.kernels)
+
+        chosen = pick(*asked, is_compiled=is_built)
+        if chosen != considered[0]:
+            self._present.add(extent)
+        return chosen
 
     def _require(self, candidate: Candidate, extent: int) -> None:
         candidate.operation.supports(candidate.size(extent, *self._extents, self._batch)).require()

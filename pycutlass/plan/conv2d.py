@@ -172,7 +172,8 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         """Return, as text, which kernels were considered, what is predicted of them, and why one was chosen."""
         gpu = self._choices.gpu
         refused = conv2d_refused(self.kind, self._problem, gpu)
-        return picture.explained_conv(self.candidate, self.candidates(), refused, self._problem, gpu)
+        why = self._choices.why(self._extent, "N")
+        return picture.explained_conv(self.candidate, self.candidates(), refused, self._problem, gpu, why)
 
     def check(self, seed: int = 0) -> float:
         """Run the kernel on random numbers and compare D with float64; look at what lies around D.

@@ -157,7 +157,10 @@ class Gemm(Plan[Candidate, _Size]):
         """Return, as text, which kernels were considered, what is predicted of them, and why one was chosen."""
         problem, gpu = (*self._size, self._batch), self._choices.gpu
         others = refused(self.kind, *problem, gpu)
-        return picture.explained(self.candidate, self.candidates(), others, self._size, self._batch, gpu)
+        return picture.explained(
+            *(self.candidate, self.candidates(), others, self._size, self._batch, gpu),
+            why=self._choices.why(self._extent, "M"),
+        )
 
     def check(self, seed: int = 0) -> float:
         """Run the kernel on random numbers and compare D with the product in float64; look at what lies around D.

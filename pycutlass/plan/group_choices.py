@@ -101,6 +101,13 @@ class GroupChoices:
         """Return the names of candidates that do not take a group, by the reason."""
         return group_refused(self._kind, sizes, typical(sizes, axis), self.gpu)
 
+    def why(self, sizes: Sizes, axis: int, on_device: bool) -> str:
+        """Return why `of` has its candidate, where it may be another than the likely fastest; else ''."""
+        key = typical(sizes, axis), on_device
+        if self._looked_up.get(key) is not None:
+            return "it is the fastest that was measured"
+        return "it was chosen when the plan was made that was pickled or copied" if key in self._restored else ""
+
     def made(self) -> list[GroupCandidate]:
         """Return all that were chosen so far."""
         return list(dict.fromkeys(self._chosen().values()))

@@ -208,7 +208,9 @@ class GroupedGemm(TunablePlan):
     def explain(self) -> str:
         """Return, as text, which kernels were considered, what is predicted of them, and why one was chosen."""
         others = self._choices.refused(self._working, self._axis)
-        return picture.explained_group(self.candidate, self.candidates(), others, self._sizes, self._choices.gpu)
+        chosen, gpu = self.candidate, self._choices.gpu
+        why = self._choices.why(self._working, self._axis, self._on_device)
+        return picture.explained_group(chosen, self.candidates(), others, self._sizes, gpu, why)
 
     def compile(self) -> None:
         """Compile the kernel for the group that the plan was made with; `run` does so where it is not yet compiled."""

@@ -35,17 +35,19 @@ def explained(
     size: tuple[int, int, int],
     batch: int | None,
     gpu: Device,
+    why: str = "",
 ) -> str:
     """Return a table of the candidates with what is predicted of them, the chosen one marked.
 
-    `refused` has the names of those that do not take the problem, by the reason.
+    `refused` has the names of those that do not take the problem, by the reason, and `why` says why one was chosen that
+    may not be the first.
     """
     m, n, k = size
     operation, count = chosen.operation, 1 if batch is None else batch
     read = operation.A.type.bytes_of(m * k) + operation.B.type.bytes_of(k * n)
     moved = count * (read + _of_epilogue(operation, operation.D, m * n))
     what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
-    lines = _first_lines(what, 2 * count * m * n * k, moved, chosen, ranked, gpu)
+    lines = _first_lines(what, 2 * count * m * n * k, moved, chosen, ranked, gpu, why)
     if m and n:
         lines.append(f"        {_use(chosen, chosen.size(m, n, k, batch), gpu)}")
     return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
@@ -57,6 +59,7 @@ def explained_conv(
     refused: Mapping[str, Sequence[str]],
     problem: _core.Conv2dProblemSize,
     gpu: Device,
+    why: str = "",
 ) -> str:
     """Return a table of the candidates of a convolution, as `explained` does of a GEMM."""
     operation = chosen.operation
@@ -67,7 +70,7 @@ def explained_conv(
     size = _core.implicit_gemm_problem_size(operation.conv_kind, problem)
     m, n, k = size.m(), size.n(), size.k()
     what = f"{operation.conv_kind.name} of {problem!r}, a product of {m}x{n}x{k} (M x N x K),"
-    lines = _first_lines(what, 2 * m * n * k, moved, chosen, ranked, gpu)
+    lines = _first_lines(what, 2 * m * n * k, moved, chosen, ranked, gpu, why)
     if m and n:
         lines.append(f"        {_use(chosen, chosen.size(problem), gpu)}")
     return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
@@ -79,6 +82,7 @@ def explained_group(
     refused: Mapping[str, Sequence[str]],
     sizes: Sizes,
     gpu: Device,
+    why: str = "",
 ) -> str:
     """Return a table of the candidates of a group, as `explained` does of a GEMM."""
     operation, wide = chosen.operation, sizes.astype(np.float64)
@@ -86,9 +90,9 @@ def explained_group(
     moved = operation.A.type.bytes_of(int((m * k).sum())) + operation.B.type.bytes_of(int((k * n).sum()))
     moved += _of_epilogue(operation, operation.C, int((m * n).sum()))
     largest = "x".join(map(str, sizes.max(axis=0).tolist()))
-    what = f"{len(sizes)} problems of at most {largest} (M x N x K)"
-    lines = _first_lines(what, int(2 * wide.prod(axis=1).sum()), moved, chosen, ranked, gpu)
-    lines.append(f"        {count_tiles(operation.single, sizes):,} tiles of all problems")
+    what = f"{counted(len(sizes), 'problem')} of at most {largest} (M x N x K)"
+    lines = _first_lines(what, int(2 * wide.prod(axis=1).sum()), moved, chosen, ranked, gpu, why)
+    lines.append(f"        {counted(count_tiles(operation.single, sizes), 'tile')} of all problems")
     return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
 
 
@@ -103,13 +107,13 @@ def _of_epilogue(operation: Any, D: TensorDescription, sums: int) -> int:
 
 
 def _first_lines(
-    what: str, products: int, moved: int, chosen: Any, ranked: Sequence[Ranked[Any]], gpu: Device
+    what: str, products: int, moved: int, chosen: Any, ranked: Sequence[Ranked[Any]], gpu: Device, why: str
 ) -> list[str]:
     """Return what the problem is, how much there is to do, and how near to what the GPU can the kernel comes."""
     lines = [
         f"{what} on {gpu.name}, {gpu.sm_count} multiprocessors",
         f"{products:,} operations on {moved:,} bytes: {products / max(moved, 1):.1f} operations a byte",
-        f"chosen: {chosen.name}",
+        f"chosen: {chosen.name}{f'; {why}' if why else ''}",
     ]
     predicted = next((each.microseconds for each in ranked if each.candidate == chosen), 0.0)
     if products and predicted:
@@ -124,12 +128,15 @@ def _first_lines(
 def _table(chosen: Any, ranked: Sequence[Ranked[Any]]) -> list[str]:
     """Return a line for each of the likely fastest candidates."""
     lines = [f"considered: {len(ranked)}, the likely fastest first"]
-    for each in ranked[:_SHOWN]:
+    for place, each in enumerate(ranked):
+        if place >= _SHOWN and each.candidate != chosen:
+            continue
         mark = "*" if each.candidate == chosen else " "
         waves = counted(each.waves, "wave")
         lines.append(f"{mark} {each.microseconds:9.1f} us  {waves:>10}  {each.candidate.name}  ({each.note})")
-    if len(ranked) > _SHOWN:
-        lines.append(f"  and {len(ranked) - _SHOWN} that are predicted to take longer")
+    others = len(ranked) + 1 - len(lines)
+    if others:
+        lines.append(f"  and {others} that are predicted to take longer")
     return lines
 
 
