@@ -16,7 +16,7 @@ from pycutlass.tensor import wrap
 from pycutlass.types import Element, computed
 from pycutlass.types import element as element_of
 
-__all__ = ["address_now", "checked_scalar", "frozen", "is_address", "scalar_key"]
+__all__ = ["address_now", "check_frozen", "checked_scalar", "frozen", "is_address", "scalar_key"]
 
 _EXACT = 2**53  # below which float64 has all integers
 
@@ -92,6 +92,12 @@ def frozen(value: Any) -> Any:
     except PyCutlassError:  # about which `checked_scalar` says more
         return value
     return value if number is None else number
+
+
+def check_frozen(name: str, value: Any) -> None:
+    """Raise ArgumentTypeError or ArgumentError where a `frozen` scalar is neither a number nor in device memory."""
+    if value is not None and type(value) not in (int, float) and not _is_on_device(value):
+        _number(name, value, (name,))
 
 
 def scalar_key(value: Any) -> Any:

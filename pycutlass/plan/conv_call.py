@@ -19,7 +19,7 @@ from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gradients import check_gradients, kept_scalars
 from pycutlass.plan.kinds import Wanted, check_epilogue, check_types, is_gated
 from pycutlass.plan.matmul import matmul
-from pycutlass.plan.options import OF_KERNELS, KeptPlans, check_with_plan, scalars_among
+from pycutlass.plan.options import OF_KERNELS, KeptPlans, check_allow_copy, check_with_plan, scalars_among
 from pycutlass.plan.pixels import (
     check_shape,
     checked_step,
@@ -71,6 +71,7 @@ class Call:
         named: Collection[str],
     ) -> None:
         check_epilogue(options["epilogue"])
+        check_allow_copy(options["allow_copy"])
         self._kind, self._direction, self._geometry = kind, direction_of(kind), geometry_in(options)
         self._result_size, self._inputs = result_size, named_inputs(options["epilogue_inputs"]) or None
         options = options | kept_scalars({name: options[name] for name in ("alpha", "beta")}, "convolution")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pycutlass.epilogue.given_scalars import frozen
+from pycutlass.epilogue.given_scalars import check_frozen, frozen
 from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported, is_of
 from pycutlass.integers import attribute
@@ -47,6 +47,8 @@ def kept_scalars(scalars: Mapping[str, Any], what: str) -> dict[str, Any]:
     ------
     ArgumentError
         A tensor whose gradient, or tangent, would be lost.
+    ArgumentTypeError
+        What is no scalar, such as several numbers.
     """
     tensors = tensors_among(scalars)
     if tensors:
@@ -55,7 +57,10 @@ def kept_scalars(scalars: Mapping[str, Any], what: str) -> dict[str, Any]:
             for name, tensor in tensors.items()
         }
         check_gradients(followed, what)
-    return {name: frozen(value) for name, value in scalars.items()}
+    kept = {name: frozen(value) for name, value in scalars.items()}
+    for name, value in kept.items():
+        check_frozen(name, value)
+    return kept
 
 
 def tensors_among(scalars: Mapping[str, Any]) -> dict[str, Any]:

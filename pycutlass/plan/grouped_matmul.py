@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pycutlass.calls import public, shown
+from pycutlass.calls import public
 from pycutlass.epilogue.given_scalars import scalar_key
-from pycutlass.errors import ArgumentTypeError
 from pycutlass.integers import shape_of
 from pycutlass.plan.added import Addition
 from pycutlass.plan.forms import Form
@@ -21,7 +20,7 @@ from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of
 from pycutlass.plan.matmul import matmul
 from pycutlass.plan.offsets import Offsets
-from pycutlass.plan.options import KeptPlans, check_with_plan, scalars_among
+from pycutlass.plan.options import KeptPlans, check_allow_copy, check_with_plan, scalars_among
 from pycutlass.plan.readings import named_inputs
 from pycutlass.plan.shortcut import precision_of
 
@@ -123,8 +122,7 @@ def grouped_matmul(
     [3.0, 5.0]
     """
     check_epilogue(epilogue)
-    if not isinstance(allow_copy, bool):
-        raise ArgumentTypeError(f"allow_copy must be True or False, got {shown(allow_copy)}")
+    check_allow_copy(allow_copy)
     inputs, scalars = named_inputs(epilogue_inputs), kept_scalars({"alpha": alpha, "beta": beta}, "product")
     alpha, beta = scalars["alpha"], scalars["beta"]
     if plan is not None:

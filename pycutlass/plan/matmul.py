@@ -19,6 +19,7 @@ from pycutlass.plan.options import (
     OF_KERNELS,
     KeptPlans,
     bad_options,
+    check_allow_copy,
     check_with_plan,
     scalars_among,
     without_tensors,
@@ -155,6 +156,7 @@ def matmul(
             result = shortcut.run(key, given, a, b, source, out, stream)
             if result is not None:
                 return result
+    check_allow_copy(allow_copy)
     views = {"a": wrap("a", a), "b": wrap("b", b)}
     c, bias, beta = _source(c, bias, beta, epilogue, is_one_column=len(views["b"].shape or ()) == 1)
     given_c = c

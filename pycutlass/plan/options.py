@@ -19,6 +19,7 @@ __all__ = [
     "OF_KERNELS",
     "KeptPlans",
     "bad_options",
+    "check_allow_copy",
     "check_with_plan",
     "scalars_among",
     "without_tensors",
@@ -70,6 +71,12 @@ def bad_options(who: str, error: Exception, options: Mapping[str, Any] = Mapping
                 f"{name} of {who} must be a number, a type or an epilogue, got {shown(value)}{single}"
             )
     return ArgumentTypeError(f"the options of {who} must be numbers, types and epilogues: {shown(error)}")
+
+
+def check_allow_copy(value: Any) -> None:
+    """Raise ArgumentTypeError for what is neither True nor False, such as the text "no"."""
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(f"allow_copy must be True or False, got {shown(value)}")
 
 
 def scalars_among(epilogue: Any, inputs: Mapping[str, Any] | None) -> tuple[Any, ...] | None:

@@ -18,6 +18,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.operands.epilogue import port_operand, port_operand_of
 from pycutlass.plan.forms import Form, form_of
 from pycutlass.plan.gradients import kept_scalars
+from pycutlass.remedies import typed
 from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import ELEMENTS, Element
@@ -71,8 +72,26 @@ def element_of(name: str, view: TensorView) -> Element:
     """Return the element type of a tensor, or raise."""
     found = _BY_NAME.get(view.dtype_name or "")
     if found is None:
-        raise ArgumentError(f"{name} is of {view.dtype_name or 'no known type'}, which kernels do not take")
+        raise ArgumentError(
+            f"{name} is of {view.dtype_name or 'no known type'}, which kernels do not take: {_in_its_place(name, view)}"
+        )
     return found
+
+
+def _in_its_place(name: str, view: TensorView) -> str:
+    """Return what to pass instead of a tensor of a type that kernels do not take."""
+    given, usual = view.dtype_name or "", "float32"
+    if name.startswith("out"):
+        return f"make {name} of one that they write, such as {usual}"
+    if given.startswith("complex"):
+        return f"they multiply real numbers, so pass contiguous copies of {name}.real and of {name}.imag"
+    if not given.startswith(("bool", "int", "uint", "float")):
+        return f"pass numbers, for example of {usual}"
+    types = "they multiply floats of 8, 16, 32 and 64 bits, int8 and uint8"
+    if view.library not in ("numpy", "cupy", "torch") or not name.isidentifier():
+        return f"{types}. Convert it, for example to {usual}"
+    cast = "to" if view.library == "torch" else "astype"
+    return f"{types}. Convert it, for example {name}.{cast}({typed(view.library, usual)})"
 
 
 def checked_form(name: str, view: TensorView, of: Element, by_rows_if_either: bool | None = None) -> Form:

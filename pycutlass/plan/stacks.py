@@ -303,7 +303,8 @@ class Result:
 
 def _shape(name: str, view: TensorView) -> tuple[int, ...]:
     if view.shape is None or not view.shape:
-        raise ArgumentError(f"{name} must have one dimension or more, got shape {view.shape}")
+        remedy = ": to multiply by a number, pass it as alpha" if name in ("a", "b") else ""
+        raise ArgumentError(f"{name} must have one dimension or more, got shape {view.shape}{remedy}")
     return view.shape
 
 

@@ -210,6 +210,15 @@ REFUSED: list[tuple[str, Any]] = [
     ("got 'swiglu': pass the activation or the function itself", lambda: pycutlass.matmul(A, A.T, epilogue="swiglu")),
     ("pass pycutlass.tanh$", lambda: pycutlass.matmul(A, A.T, epilogue=np.tanh)),
     ("operand b must be a tensor", lambda: pycutlass.matmul(A, None)),
+    ("to multiply by a number, pass it as alpha$", lambda: pycutlass.matmul(A, np.ones((), np.float32))),
+    ("allow_copy must be True or False, got 'no'$", lambda: pycutlass.matmul(A, B, allow_copy="no")),
+    (r"alpha must be a number.* of shape \(2,\)\. For one number", lambda: pycutlass.matmul(A, B, alpha=np.ones(2))),
+    (r"beta must be a number.*: pass beta\[0\]$", lambda: pycutlass.matmul(A, B, A @ B, beta=[1.0])),
+    (r"alpha must be a number.* of shape \(2,\)\. For one number", lambda: pycutlass.Gemm(A, B, alpha=np.ones(2))),
+    (r"a is of int64.* Convert it, for example a\.astype\(np\.float32\)$", lambda: pycutlass.matmul(A.astype(int), B)),
+    (r"pass contiguous copies of b\.real and of b\.imag$", lambda: pycutlass.matmul(A, B.astype(complex))),
+    ("out is of bool.*: make out of one that they write", lambda: pycutlass.matmul(A, B, out=np.ones((4, 4), bool))),
+    ("a is of object.*: pass numbers, for example of float32$", lambda: pycutlass.matmul(A.astype(object), B)),
     ("overlap", lambda: pycutlass.matmul(np.ones((8, 8), np.float32), SQUARE, out=SQUARE)),
 ]
 
@@ -278,7 +287,7 @@ def test_without_a_gpu_a_target_may_be_named(target: str, monkeypatch: pytest.Mo
 
 
 def test_options_that_are_arrays_are_named() -> None:
-    with pytest.raises(ArgumentTypeError, match=r"alpha of matmul must be a number.*: pass alpha\.item\(\)"):
+    with pytest.raises(ArgumentTypeError, match=r"alpha must be a number.*: pass alpha\.item\(\)"):
         pycutlass.matmul(A, B, alpha=np.array([2.0]))
     with pytest.raises(ArgumentTypeError, match="precision of matmul must be"):
         pycutlass.matmul(A, B, precision=["tf32"])
