@@ -153,6 +153,9 @@ def stale(database: Named = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json([{**_as_json(trial), "stale": _why(trial, now)} for trial in found])
         return
+    if not found:
+        typer.echo("no trial is stale: all are of the versions that are here")
+        return
     rows = [
         (
             trial.key[:12],

@@ -52,6 +52,12 @@ Named = Annotated[
 Candidates = Annotated[int, typer.Option(min=1, help="How many candidates of each problem are compiled.")]
 Slices = Annotated[str | None, typer.Option("--split-k-slices", help="Into how many slices K may be divided: 1,2,4.")]
 Warm = Annotated[bool, typer.Option("--warm-l2", help="Measure with operands in the L2 cache, as far as they fit.")]
+AllAlignments = Annotated[bool, typer.Option(help="Try kernels for smaller alignments, too.")]
+Threads = Annotated[int, typer.Option(help="Compilers to run at once; -1: as cores and memory allow.")]
+Several = Annotated[
+    bool, typer.Option("--use-multiprocessing/--no-multiprocessing", help="Compile several kernels at once, or one.")
+]
+TmpDir = Annotated[Path | None, typer.Option(help="Directory for the output of measuring processes.")]
 Again = Annotated[bool, typer.Option("--again", help="Measure what the database knows already, too.")]
 
 
@@ -67,10 +73,11 @@ def tune_file(
     use_3xtf32: Annotated[
         bool, typer.Option("--use-3xtf32/--no-3xtf32", help="Multiply float32 by 3xTF32, or by one TF32 product.")
     ] = True,
-    profile_all_alignments: Annotated[bool, typer.Option(help="Try kernels for smaller alignments, too.")] = False,
+    profile_all_alignments: AllAlignments = False,
     find_first_valid: Annotated[bool, typer.Option(help="Take the first candidate that works.")] = False,
-    threads: Annotated[int, typer.Option(help="Compilers to run at once; -1: as cores and memory allow.")] = -1,
-    tmp_dir: Annotated[Path | None, typer.Option(help="Directory for the output of measuring processes.")] = None,
+    use_multiprocessing: Several = True,
+    threads: Threads = -1,
+    tmp_dir: TmpDir = None,
     warm_l2: Warm = False,
     again: Again = False,
     compile_only: Annotated[bool, typer.Option("--compile-only", help="Compile candidates: no GPU is needed.")] = False,
@@ -89,6 +96,7 @@ def tune_file(
         split_k_slices=_integers(split_k_slices),
         profile_all_alignments=profile_all_alignments,
         find_first_valid=find_first_valid,
+        use_multiprocessing=use_multiprocessing,
         tmp_dir=tmp_dir,
         threads=threads,
         most_candidates=candidates,
@@ -137,6 +145,10 @@ def profile(
     budget: Budget = "10min",
     database: Named = None,
     split_k_slices: Slices = None,
+    profile_all_alignments: AllAlignments = False,
+    use_multiprocessing: Several = True,
+    threads: Threads = -1,
+    tmp_dir: TmpDir = None,
     warm_l2: Warm = False,
     again: Again = False,
     as_json: AsJson = False,
@@ -160,6 +172,10 @@ def profile(
     seconds_of(budget)
     options = TuningOptions(
         split_k_slices=_integers(split_k_slices),
+        profile_all_alignments=profile_all_alignments,
+        use_multiprocessing=use_multiprocessing,
+        threads=threads,
+        tmp_dir=tmp_dir,
         most_candidates=_ALL,
         cold_l2=not warm_l2,
         again=again,

@@ -167,6 +167,7 @@ def test_problems_of_all_families_have_names(run: Run, tmp_path: Path, plan: Any
     shown = run("db", "show", trial(1, problem=record).key[:12], "--database", there).out
     assert name in shown and f'"product":"{record["product"]}"' in shown
     assert run("db", "prune", "--stale", "--database", there).out == "1 trial deleted\n"
+    assert run("db", "stale", "--database", there).out.startswith("no trial is stale")
     assert Database(there).best(record, H200) == trial(1, problem=record)
     database.close()
 

@@ -107,6 +107,26 @@ def test_tables(run, problems, monkeypatch):
     assert (options.cold_l2, options.split_k_slices, options.use_3xtf32) == (False, (1, 2), False)
 
 
+@pytest.mark.parametrize("command", ["tune", "profile"])
+def test_options_of_the_tuner(run, problems, monkeypatch, tmp_path, command):
+    asked: list[Any] = []
+
+    def tuned(given: Any, budget: str, **named: Any) -> TuningReport:
+        asked.append(named["options"])
+        return report_of(10.0)
+
+    monkeypatch.setattr(tuning, "tune", tuned)
+    monkeypatch.setattr(tuning.device, "require", lambda: None)
+    problem = [problems] if command == "tune" else ["--m", 16, "--n", 16, "--k", 16]
+    assert run(command, *problem).code == 0
+    further = "--no-multiprocessing", "--profile-all-alignments", "--threads", 3, "--tmp-dir", tmp_path
+    assert run(command, *problem, *further).code == 0
+    usual, options = asked
+    assert (usual.jobs, usual.profile_all_alignments, usual.tmp_dir) == (None, False, None)
+    assert (options.jobs, options.profile_all_alignments, options.tmp_dir) == (1, True, tmp_path)
+    assert options.threads == 3
+
+
 @pytest.fixture
 def profiled(monkeypatch) -> list[Any]:
     """Have whatever is to be profiled be measured at once, with cuBLAS; return what was asked."""
