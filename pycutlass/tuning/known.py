@@ -69,7 +69,10 @@ class Known:
         self._database.add(Trial(problem.record(), choice_in(problem.kind, each.candidate), **given))
 
     def recall(self, problem: Tunable, contestants: Sequence[Contestant]) -> None:
-        """Fill in what was measured before, or by others meanwhile."""
+        """Fill in what was measured before, or by others meanwhile, as plans see it.
+
+        They take no candidate that was ever wrong, nor one whose latest trial in either condition gave no time.
+        """
         for each in contestants:
             if each.status != "waiting":
                 continue
@@ -77,9 +80,10 @@ class Known:
                 problem=problem.record(),
                 candidate=choice_in(problem.kind, each.candidate),
                 machine=self._machine,
-                condition=self._options.condition,
             )
-            if found:
-                last = found[-1]
-                each.status, each.reason, each.is_known = last.status, last.reason, True
-                each.times = [time for time in (last.low, last.time, last.high) if time is not None]
+            wrong = [trial for trial in found if trial.status == "wrong"]
+            without = [trial for trial in found[-1:] if trial.status != "ok"]
+            timed = [trial for trial in found if trial.status == "ok" and trial.condition == self._options.condition]
+            for trial in wrong[-1:] or without or timed[-1:]:
+                each.status, each.reason, each.is_known = trial.status, trial.reason, True
+                each.times = [time for time in (trial.low, trial.time, trial.high) if time is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from pycutlass.plan.conv_choices import Conv2dChoices
 from pycutlass.plan.group_choices import GroupChoices
 from pycutlass.plan.measured import generation, machine_of
 from pycutlass.trials import Database, Trial
+from pycutlass.trials.texts import compact
 from pycutlass.tuning import TuningOptions
 from pycutlass.tuning.known import Known
 from pycutlass.tuning.problems import considered, problems_of
@@ -143,3 +145,20 @@ def test_names_tell_alignments_apart(database: Database) -> None:
     names = [report.name_of(each) for each in report.contestants]
     assert len(set(names)) == len(names) and any(name.endswith("alignments 2 and 2") for name in names)
     assert np.isfinite(report.measured[0].median)
+
+
+@pytest.mark.parametrize(("status", "condition"), [("wrong", "cold"), ("wrong", "warm"), ("failed", "warm")])
+def test_what_no_plan_would_take_is_not_the_best_of_a_report(database: Database, status: str, condition: str) -> None:
+    first, second = (each[0] for each in considered(PROBLEM, TuningOptions(most_candidates=2), GPU))
+    days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
+    times = {"time": 1.0, "low": 1.0, "high": 1.0, "rounds": 5}
+    why = {"status": status, "reason": "it was", "condition": condition}
+    ordered = days if status == "failed" else [days[1], days[0], days[2]]  # who was wrong once may be right at times
+    database.add(Trial(PROBLEM.record(), first.choice(), MACHINE, **times, date=ordered[0]))
+    database.add(Trial(PROBLEM.record(), first.choice(), MACHINE, **why, date=ordered[1]))
+    database.add(Trial(PROBLEM.record(), second.choice(), MACHINE, **{**times, "time": 2.0, "high": 2.0}))
+    report, measurer = tuned(database, most_candidates=2)
+    assert not measurer.asked and report.best == second
+    assert database.best(PROBLEM.record(), MACHINE).candidate == compact(second.choice())
+    (other,) = (each for each in report.contestants if each.candidate == first)
+    assert (other.status, other.reason) == (status, "it was")
