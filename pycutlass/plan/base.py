@@ -13,7 +13,7 @@ from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, PyCutlassError
 from pycutlass.operands.epilogue import is_plain_number
 from pycutlass.plan.added import Added, check_bias, source_of
-from pycutlass.plan.building import build_for
+from pycutlass.plan.building import build_for, compile_for
 from pycutlass.plan.choices import Chosen
 from pycutlass.plan.gradients import check_gradients, kept_scalars, tensors_among
 from pycutlass.plan.kept import KeptLaunches, ResultForm
@@ -102,7 +102,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
 
     def compile(self) -> None:
         """Compile the kernel for the problem that the plan was made with; `run` does so where it is not compiled."""
-        compiler.add_module(self.candidate.kernels)
+        compile_for(self.candidate.kernels, self._device)
 
     def manifest(self) -> dict[str, Any]:
         """Return what has to be compiled, as `compiler.manifest` does.

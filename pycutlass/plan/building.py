@@ -13,7 +13,7 @@ from pycutlass.kernel import select
 from pycutlass.operation import Operation
 from pycutlass.plan.constants import present_or_named
 
-__all__ = ["Built", "build_for", "without_gpu"]
+__all__ = ["Built", "build_for", "compile_for", "without_gpu"]
 
 #: What is planned for where there is no GPU and no target is named: kernels are executed on the host then.
 _USUAL = Device(0, "NVIDIA A100", 80, 108)
@@ -31,6 +31,14 @@ def build_for(kernels: Sequence[Operation], ordinal: int) -> None:
         return
     for several, target in _built_for(kernels, ordinal):
         compiler.add_module(several, target=target)
+
+
+def compile_for(kernels: Sequence[Operation], ordinal: int | None) -> None:
+    """Do what `build_for` does; without a GPU, compile kernels for the target that is named, or their own."""
+    if ordinal is None:
+        compiler.add_module(kernels)
+    else:
+        build_for(kernels, ordinal)
 
 
 class Built:

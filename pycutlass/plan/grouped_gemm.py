@@ -16,7 +16,7 @@ from pycutlass.operation import GemmOperationGrouped
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan import picture
 from pycutlass.plan.added import Added, Addition, source_of
-from pycutlass.plan.building import build_for
+from pycutlass.plan.building import build_for, compile_for
 from pycutlass.plan.checking import checked_group
 from pycutlass.plan.device_groups import DeviceGroup
 from pycutlass.plan.group import Group
@@ -214,7 +214,7 @@ class GroupedGemm(TunablePlan):
 
     def compile(self) -> None:
         """Compile the kernel for the group that the plan was made with; `run` does so where it is not yet compiled."""
-        compiler.add_module(self.candidate.kernels)
+        compile_for(self.candidate.kernels, self._device)
 
     def manifest(self) -> dict[str, Any]:
         """Return what has to be compiled for the groups that were used so far, as `compiler.manifest` does."""

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from descriptions import ampere, hopper
 
+import pycutlass
 from pycutlass import device
 from pycutlass.plan import building
+from pycutlass.plan.added import Added
+from pycutlass.plan.gemm import gemm_of_kind
 
 GPUS = [device.Device(0, "NVIDIA H200", 90, 132), device.Device(1, "NVIDIA A100", 80, 108)]
 
@@ -49,3 +52,12 @@ def test_another_gpu_than_the_current_one(asked: list[Any]) -> None:
     kernels: list[Any] = [Kernel(ampere("f16"), "sm_90"), Kernel(ampere("f16"))]
     building.build_for(kernels, 1)
     assert asked == [([each], "sm_80") for each in kernels]
+
+
+def test_a_plan_compiles_for_the_gpu_that_it_is_for(asked: list[Any]) -> None:
+    a, b = (pycutlass.TensorSpec(shape, "float16") for shape in ((64, 64), (64, 64)))
+    kind = pycutlass.Gemm(a, b).kind
+    plan = gemm_of_kind(kind, (64, 64, 64), None, 1, {}, Added(False, False, ""))
+    plan.compile()
+    ((kernels, target),) = asked
+    assert target == "sm_80" and tuple(kernels) == plan.candidate.kernels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import time
@@ -13,12 +14,14 @@ import pytest
 from test_measured_choices import CONV, GROUP, SIZES
 from tuned import GPU, MACHINE, PROBLEM, Instantly, Noisy
 
-from pycutlass import device
-from pycutlass.errors import ArgumentError, DescriptionError
+from pycutlass import device, tuning
+from pycutlass.errors import ArgumentError, DescriptionError, DeviceError
 from pycutlass.plan import Candidate, Conv2dCandidate, GroupCandidate
+from pycutlass.plan.added import Added
 from pycutlass.plan.alignments import choice_in
 from pycutlass.plan.choices import Choices
 from pycutlass.plan.conv_choices import Conv2dChoices
+from pycutlass.plan.gemm import gemm_of_kind
 from pycutlass.plan.group_choices import GroupChoices
 from pycutlass.plan.measured import generation, machine_of
 from pycutlass.trials import Database, Trial
@@ -162,3 +165,16 @@ def test_what_no_plan_would_take_is_not_the_best_of_a_report(database: Database,
     assert database.best(PROBLEM.record(), MACHINE).candidate == compact(second.choice())
     (other,) = (each for each in report.contestants if each.candidate == first)
     assert (other.status, other.reason) == (status, "it was")
+
+
+def test_a_plan_for_another_gpu_than_the_first_is_not_tuned_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [GPU, GPU, dataclasses.replace(GPU, name="NVIDIA H100 PCIe", sm_count=114)]
+    monkeypatch.setattr(device, "describe", gpus.__getitem__)
+    monkeypatch.setattr(tuning, "tune", lambda plan, budget: ["tuned"])
+    for ordinal, said in ((0, ""), (1, ""), (2, r"for GPU 2, NVIDIA H100 PCIe, .* set CUDA_VISIBLE_DEVICES so that")):
+        plan = gemm_of_kind(PROBLEM.kind, PROBLEM.extents, None, ordinal, {}, Added(False, False, ""))
+        if said:
+            with pytest.raises(DeviceError, match=said):
+                plan.tune("1s")
+        else:
+            assert plan.tune("1s") == "tuned"
