@@ -4,10 +4,11 @@ Read in this order: ``tuner`` (the story), ``turns`` (the kernels of the next pr
 (who is measured when, and who is given up), ``tunable`` (what is asked of a problem, whichever family computes it),
 ``measuring`` and ``bench`` (the process that measures), ``epilogue_tensors`` and ``expected`` (what epilogues read, and
 what is right), ``vendor`` (cuBLAS and cuDNN beside them), ``compiling`` (kernels that arrive meanwhile), ``report``
-(what came of it). ``named`` and ``files`` make problems of names.
+(what came of it), ``elsewhere`` (workers that have GPUs). ``named`` and ``files`` make problems of names.
 """
 
 from pycutlass.tuning.conv2d_problem import Conv2dProblem
+from pycutlass.tuning.elsewhere import tune_on
 from pycutlass.tuning.farm import RayExecutor
 from pycutlass.tuning.files import read_problems
 from pycutlass.tuning.group_problem import GroupProblem
@@ -31,4 +32,5 @@ __all__ = [
     "problem_of",
     "read_problems",
     "tune",
+    "tune_on",
 ]

@@ -15,6 +15,7 @@ from pycutlass.cache import KernelCache
 from pycutlass.errors import CacheError, PyCutlassError, ToolkitError
 from pycutlass.source import WrittenKernel
 from pycutlass.tuning.child import Child, ChildEndedError, ChildHangsError
+from pycutlass.tuning.farm import submitted
 from pycutlass.tuning.measuring import Artifacts
 from pycutlass.tuning.tunable import AnyCandidate
 
@@ -94,8 +95,8 @@ class FarmCompiling:
 
     Raises
     ------
-    ToolkitError
-        It takes none.
+    ArgumentTypeError, ToolkitError
+        It is no executor, or takes no jobs.
     """
 
     def __init__(self, candidates: Sequence[AnyCandidate], target: str, executor: Any) -> None:
@@ -103,13 +104,10 @@ class FarmCompiling:
         self._futures: dict[Future[Artifacts | str], int] = {}
         try:
             for number, candidate in enumerate(candidates):
-                self._futures[executor.submit(compiled, candidate, target)] = number
-        except Exception as error:  # of the farm, whatever library it is
+                self._futures[submitted(executor, compiled, candidate, target)] = number
+        except PyCutlassError:
             self.close()
-            raise ToolkitError(
-                f"the executor takes no jobs ({type(error).__name__}: {error}): give one that is not shut down, and "
-                f"whose workers are alive"
-            ) from error
+            raise
 
     @property
     def is_done(self) -> bool:

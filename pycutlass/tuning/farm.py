@@ -9,10 +9,39 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from pycutlass.calls import public
-from pycutlass.errors import ArgumentError
+from pycutlass.calls import public, shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError, ToolkitError
 
-__all__ = ["RayExecutor"]
+__all__ = ["RayExecutor", "submitted"]
+
+
+def submitted(executor: Any, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Return the future of a job.
+
+    Raises
+    ------
+    ArgumentTypeError
+        `executor` is none.
+    ToolkitError
+        It takes no jobs.
+    """
+    wanted = (
+        f"executor must have `submit` as those of concurrent.futures have, got {shown(executor)}; of a client of Dask it "
+        f"is client.get_executor()"
+    )
+    submit = getattr(executor, "submit", None)
+    if not callable(submit):
+        raise ArgumentTypeError(wanted)
+    try:
+        future = submit(function, *arguments)
+    except Exception as error:  # of the farm, whatever library it is
+        raise ToolkitError(
+            f"the executor takes no jobs ({type(error).__name__}: {error}): give one that is not shut down, and whose "
+            f"workers are alive"
+        ) from error
+    if not isinstance(future, Future):  # as a client of Dask returns
+        raise ArgumentTypeError(wanted)
+    return future
 
 
 @public

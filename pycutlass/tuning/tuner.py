@@ -27,7 +27,7 @@ from pycutlass.tuning.tunable import Tunable
 from pycutlass.tuning.turns import Turn, Turns
 from pycutlass.tuning.vendor import Vendor
 
-__all__ = ["compile_candidates", "tune", "tune_problem"]
+__all__ = ["chosen_options", "compile_candidates", "tune", "tune_problem"]
 
 
 @public
@@ -86,7 +86,7 @@ def tune(
     >>> def best_of(problem):
     ...     return tune(problem, "30s", split_k_slices=[1], most_candidates=8).best[0]
     """
-    chosen = _chosen(options).changed(**changes)
+    chosen = chosen_options(options).changed(**changes)
     seconds, listed = seconds_of(budget), [with_options(each, chosen) for each in problems_of(problems)]
     try:
         device.require()
@@ -195,7 +195,7 @@ def compile_candidates(
     ArgumentError, ArgumentTypeError, DeviceError, ToolkitError
         As of `tune`; DeviceError where there is no GPU and no target is named.
     """
-    chosen = _chosen(options).changed(**changes)
+    chosen = chosen_options(options).changed(**changes)
     gpu, listed = present_or_named(), [with_options(each, chosen) for each in problems_of(problems)]
     candidates = list(dict.fromkeys(each[0] for problem in listed for each in considered(problem, chosen, gpu)))
     kernels, failures, made = _compiling(candidates, target or gpu.target, chosen, executor), [], 0
@@ -214,11 +214,6 @@ def compile_candidates(
 def _compiling(candidates: Sequence[Any], target: str, options: TuningOptions, executor: Any) -> Compiling:
     if executor is None:
         return LocalCompiling(candidates, target, options.jobs, options.tmp_dir)
-    if not callable(getattr(executor, "submit", None)):
-        raise ArgumentTypeError(
-            f"executor must have `submit` as those of concurrent.futures have, got {shown(executor)}; of a client of "
-            f"Dask it is client.get_executor()"
-        )
     return FarmCompiling(candidates, target, executor)
 
 
@@ -233,7 +228,8 @@ def _first_gpu() -> Device:
     return device.describe(current)
 
 
-def _chosen(options: TuningOptions | None) -> TuningOptions:
+def chosen_options(options: TuningOptions | None) -> TuningOptions:
+    """Return the options that are given, or the usual ones; raise where they are something else."""
     if options is None:
         return TuningOptions()
     if not isinstance(options, TuningOptions):

@@ -12,7 +12,7 @@ import pytest
 from tuned import PROBLEM, candidates
 
 from pycutlass.cache import Artifact, KernelCache, make_key
-from pycutlass.errors import ArgumentError, ToolkitError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, ToolkitError
 from pycutlass.report import NO_PROBLEMS
 from pycutlass.tuning import RayExecutor
 from pycutlass.tuning.compiling import FarmCompiling, LocalCompiling, compiled
@@ -183,3 +183,9 @@ def test_an_executor_that_takes_no_jobs_is_refused_as_such():
         pass
     with pytest.raises(ToolkitError, match=r"takes no jobs \(RuntimeError: cannot schedule .*: give one that is not"):
         FarmCompiling(candidates(2), "sm_90a", pool)
+
+
+def test_a_client_is_no_executor():
+    client = types.SimpleNamespace(submit=lambda function, *arguments: "a future of its own kind")
+    with pytest.raises(ArgumentTypeError, match=r"executor must have `submit`.* client\.get_executor\(\)"):
+        FarmCompiling(candidates(2), "sm_90a", client)

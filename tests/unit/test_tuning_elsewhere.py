@@ -1,0 +1,98 @@
+"""Workers that have GPUs: each tunes a problem, and what it measures comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+from tuned import GPU, MACHINE, PROBLEM, Instantly, Noisy, contestants
+
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, ToolkitError
+from pycutlass.trials import Database
+from pycutlass.tuning import TuningOptions, TuningReport, elsewhere, tune_on
+from pycutlass.tuning.known import Known
+from pycutlass.tuning.tuner import tune_problem
+
+OTHER = dataclasses.replace(PROBLEM, m=512)
+LOST = dataclasses.replace(PROBLEM, m=256)
+
+
+@pytest.fixture
+def database(tmp_path: Any) -> Any:
+    made = Database(tmp_path / "trials.db")
+    yield made
+    made.close()
+
+
+def tuned(problem: Any, seconds: float, *, options: TuningOptions, database: Database) -> TuningReport:
+    """Stand for `tune` on a machine with a GPU."""
+    if problem == LOST:
+        raise DeviceError("no GPU can be used: there is none")
+    measurer = Noisy([10.0, 20.0, 30.0])
+    known = Known(database, MACHINE, options)
+    how: dict[str, Any] = {"measurer": lambda *_: measurer, "compiling": Instantly}
+    return TuningReport((tune_problem(problem, contestants(3), GPU, options, time.monotonic() + seconds, known, **how),))
+
+
+def in_a_worker(*arguments: Any) -> Any:
+    """Do the job in another process, where the stand-in has to be put in its place."""
+    elsewhere.tune = tuned
+    report, trials = elsewhere._measured_there(*arguments)
+    return dataclasses.replace(report, seconds=float(os.getpid())), trials
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elsewhere, "tune", tuned)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_times_come_back_and_are_not_measured_again(database: Database) -> None:
+    with ThreadPoolExecutor(2) as farm:
+        report = tune_on(farm, [PROBLEM, OTHER], "20s", database=database)
+        assert [each.problem for each in report.problems] == [PROBLEM, OTHER]
+        assert report.best == (contestants(3)[0].candidate,) * 2
+        for problem in (PROBLEM, OTHER):
+            best = database.best(problem.record(), MACHINE)
+            assert best is not None and 9 < best.time < 12
+        before = len(database.trials())
+        again = tune_on(farm, PROBLEM, 20, database=database)
+        assert all(each.is_known for each in again[0].measured) and len(database.trials()) == before
+        tune_on(farm, PROBLEM, 20, database=database, again=True)
+        assert len(database.trials()) > before
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_job_that_fails_loses_no_other(database: Database) -> None:
+    with ThreadPoolExecutor(1) as farm, pytest.raises(DeviceError, match="1 of 2 jobs failed.*256x1024x1024.*no GPU can"):
+        tune_on(farm, [LOST, PROBLEM], "20s", database=database)
+    assert database.best(PROBLEM.record(), MACHINE) is not None
+
+
+def test_a_report_comes_from_another_process(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elsewhere, "_measured_there", in_a_worker)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as farm:
+        report = tune_on(farm, PROBLEM, "20s", database=database)
+    assert report[0].seconds != os.getpid() and report[0].best == contestants(3)[0].candidate
+    assert "GFLOP/s" in str(pickle.loads(pickle.dumps(report)))
+    assert database.best(PROBLEM.record(), MACHINE) is not None
+
+
+def test_what_is_none_is_refused_before_any_job(database: Database) -> None:
+    with ThreadPoolExecutor(1) as farm:
+        with pytest.raises(ArgumentError, match="budget must be"):
+            tune_on(farm, PROBLEM, "soon", database=database)
+        with pytest.raises(ArgumentTypeError, match="what is tuned must be"):
+            tune_on(farm, 3, database=database)
+        with pytest.raises(ArgumentTypeError, match="'colour' is no option of the tuner"):
+            tune_on(farm, PROBLEM, database=database, colour=1)
+    with pytest.raises(ToolkitError, match="takes no jobs"):
+        tune_on(farm, PROBLEM, database=database)
+    with pytest.raises(ArgumentTypeError, match="executor must have `submit`"):
+        tune_on(3, PROBLEM, database=database)
