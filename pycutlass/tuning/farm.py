@@ -26,8 +26,8 @@ def submitted(executor: Any, function: Callable[..., Any], *arguments: Any) -> F
         It takes no jobs.
     """
     wanted = (
-        f"executor must have `submit` as those of concurrent.futures have, got {shown(executor)}; of a client of Dask it "
-        f"is client.get_executor()"
+        f"executor must have `submit` as those of concurrent.futures have, got {shown(executor)}; of a client of "
+        f"Dask it is client.get_executor()"
     )
     submit = getattr(executor, "submit", None)
     if not callable(submit):

@@ -143,7 +143,7 @@ def _kinds(kind: Any, options: Any) -> list[Any]:
 
 
 def _kinds_of(kind: Any, choices: Sequence[str]) -> list[Any]:
-    """Return the kinds that choices of a database are of: of lesser alignments, where somebody measured such kernels."""
+    """Return the kinds that choices of a database are of, some of lesser alignments."""
     found = []
     for text in choices:
         try:

@@ -128,7 +128,9 @@ def test_the_fastest_that_are_known_are_soon_measured_again(database: Database) 
 
 
 def test_what_no_version_describes_does_no_harm(database: Database) -> None:
-    for number, choice in enumerate(({"tile": 1}, {"alignments": [3, 3]}, {"alignments": "x"}, {"alignments": [99, 1]})):
+    for number, choice in enumerate(
+        ({"tile": 1}, {"alignments": [3, 3]}, {"alignments": "x"}, {"alignments": [99, 1]})
+    ):
         database.add(Trial(PROBLEM.record(), choice, MACHINE, time=1.0 + number, low=1.0, high=9.0, rounds=5))
     report, _ = tuned(database, most_candidates=2)
     assert len(report.measured) == 2

@@ -176,7 +176,12 @@ def _measured(problem: Tunable, chosen: Any, database: Any) -> float | None:
         return None
     trials = Database(make=False) if database is None else database
     for condition in CONDITIONS:
-        asked = {"candidate": choice_in(problem.kind, chosen), "machine": machine, "condition": condition, "status": "ok"}
+        asked: dict[str, Any] = {
+            "candidate": choice_in(problem.kind, chosen),
+            "machine": machine,
+            "condition": condition,
+            "status": "ok",
+        }
         found = trials.trials(problem=problem.record(), **asked)
         if found:
             return found[-1].time
