@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pycutlass import _core, cutlass
 from pycutlass.calls import public, unknown_keywords
 from pycutlass.epilogue.given_scalars import scalar_key
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.integers import attribute, shape_of
-from pycutlass.plan.forms import packed_vector
+from pycutlass.plan.forms import as_strided, packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.gradients import check_gradients, kept_scalars
-from pycutlass.plan.kinds import Wanted, check_columns, check_epilogue, columns_of, decisive
+from pycutlass.plan.kinds import Wanted, check_columns, check_epilogue, check_types, columns_of, decisive
 from pycutlass.plan.options import (
     OF_KERNELS,
     KeptPlans,
@@ -237,11 +237,7 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
         raise ArgumentError(f"w must be a matrix of (out, in), got shape {shape}")
     turned = attribute(w, "T")
     if turned is None:
-        wrap("w", w)  # which says what is wrong with a sparse one
-        raise ArgumentTypeError(
-            f"w is a {type(w).__name__}, which has no transposed view: pass np.from_dlpack(w), torch.from_dlpack(w) or "
-            f"cupy.from_dlpack(w)"
-        )
+        turned = _turned(w)
     if unknown := options.keys() - _MORE:
         raise unknown_keywords("linear", unknown, ("x", "w", "bias", "activation", *_MORE))
     if activation is not None:
@@ -251,14 +247,36 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
         options["epilogue"] = activation
     try:
         return matmul(x, turned, bias=bias, **options)
-    except ArgumentError:
-        of_x = shape_of(x)
-        if of_x and of_x[-1] != shape[1]:  # what matmul calls a and b are x and w.T
-            raise ArgumentError(
-                f"x of shape {tuple(of_x)} and w of shape {tuple(shape)} do not fit: w is (out, in), and the last "
-                f"extent of x must be {shape[1]}"
-            ) from None
-        raise
+    except (ArgumentError, ArgumentTypeError) as error:
+        wrong = _wrong_with_layer(x, w, shape)
+        if wrong is None:
+            raise
+        raise wrong from error.__cause__
+
+
+def _turned(w: Any) -> Any:
+    """Return the transposed view of a matrix of a library that has none of its own, as those of ``__dlpack__`` alone."""
+    view = wrap("w", w)  # which says what is wrong with a sparse one
+    if view.shape is None or view.strides is None:
+        raise ArgumentTypeError("w is an address, which says neither shape nor type: pass a tensor")
+    return as_strided("w", w, view, view.shape[::-1], view.strides[::-1])
+
+
+def _wrong_with_layer(x: Any, w: Any, shape: tuple[int, ...]) -> Exception | None:
+    """Return what is wrong with x or w by these names: what matmul says is about a and b, which are x and w.T."""
+    of_x = shape_of(x)
+    if of_x and of_x[-1] != shape[1]:
+        return ArgumentError(
+            f"x of shape {tuple(of_x)} and w of shape {tuple(shape)} do not fit: w is (out, in), and the last extent of "
+            f"x must be {shape[1]}"
+        )
+    try:
+        views = {"x": wrap("x", x), "w": wrap("w", w)}
+        check_types(*(element_of(name, view) for name, view in views.items()), ("x", "w"), upcast=True)
+        check_gradients(views, "product")
+    except PyCutlassError as error:
+        return error
+    return None
 
 
 #: What `linear` hands to `matmul` beside its own.

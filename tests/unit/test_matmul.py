@@ -203,6 +203,9 @@ REFUSED: list[tuple[str, Any]] = [
     ("has no keyword oout", lambda: pycutlass.matmul(A, B, oout=A)),
     ("epilogue must be", lambda: pycutlass.matmul(A, B, epilogue="relu")),
     ("plan must be", lambda: pycutlass.matmul(A, B, plan=3)),
+    ("^operand x must be a tensor.* Pass np.asarray\\(x\\)", lambda: pycutlass.linear([[1.0]], A)),
+    ("^x is of int64", lambda: pycutlass.linear(A.astype(int), A)),
+    ("^x is float32 and w is float16", lambda: pycutlass.linear(A, A.astype(np.float16))),
     ("w must be a matrix", lambda: pycutlass.linear(A, A[0])),
     (r"w is \(out, in\), and the last extent of x must be 5", lambda: pycutlass.linear(A, A[:, :5])),
     ("^linear has no keyword scale; it has x, w, .* mean scales", lambda: pycutlass.linear(A, A, scale=(1.0, 1.0))),
@@ -227,6 +230,27 @@ REFUSED: list[tuple[str, Any]] = [
 def test_refused(message: str, call: Any) -> None:
     with pytest.raises(PyCutlassError, match=message):
         call()
+
+
+class OfDLPack:
+    """An array of a library that has nothing but DLPack."""
+
+    def __init__(self, array: Any) -> None:
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
+def test_a_layer_of_a_library_that_is_known_by_dlpack_alone() -> None:
+    x, w = random((4, 8), np.float32), random((5, 8), np.float32)
+    check(x, w.T, pycutlass.linear(OfDLPack(x), OfDLPack(w)), 1e-5)
+    check(x, w.T, pycutlass.linear(x, OfDLPack(np.asfortranarray(w))), 1e-5)
+
+
+def test_a_layer_is_refused_by_the_names_of_its_parameters() -> None:
+    layer, x = torch.nn.Linear(8, 5), torch.ones(4, 8)
+    with pytest.raises(ArgumentError, match=r"^w requires a gradient.* pass w\.detach\(\)"):
+        pycutlass.linear(x, layer.weight)
+    with pytest.raises(ArgumentError, match=r"^x requires a gradient"):
+        pycutlass.linear(x.clone().requires_grad_(), layer.weight.detach())
 
 
 def test_tensors_of_torch() -> None:
