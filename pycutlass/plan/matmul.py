@@ -255,7 +255,7 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
 
 
 def _turned(w: Any) -> Any:
-    """Return the transposed view of a matrix of a library that has none of its own, as those of ``__dlpack__`` alone."""
+    """Return the transposed view of a matrix of a library without one, such as one that has DLPack alone."""
     view = wrap("w", w)  # which says what is wrong with a sparse one
     if view.shape is None or view.strides is None:
         raise ArgumentTypeError("w is an address, which says neither shape nor type: pass a tensor")
@@ -267,8 +267,8 @@ def _wrong_with_layer(x: Any, w: Any, shape: tuple[int, ...]) -> Exception | Non
     of_x = shape_of(x)
     if of_x and of_x[-1] != shape[1]:
         return ArgumentError(
-            f"x of shape {tuple(of_x)} and w of shape {tuple(shape)} do not fit: w is (out, in), and the last extent of "
-            f"x must be {shape[1]}"
+            f"x of shape {tuple(of_x)} and w of shape {tuple(shape)} do not fit: w is (out, in), and the last extent "
+            f"of x must be {shape[1]}"
         )
     try:
         views = {"x": wrap("x", x), "w": wrap("w", w)}
