@@ -272,7 +272,7 @@ def _wrong_with_layer(x: Any, w: Any, shape: tuple[int, ...]) -> Exception | Non
         )
     try:
         views = {"x": wrap("x", x), "w": wrap("w", w)}
-        check_types(*(element_of(name, view) for name, view in views.items()), ("x", "w"), upcast=True)
+        check_types(element_of("x", views["x"]), element_of("w", views["w"]), ("x", "w"), upcast=True)
         check_gradients(views, "product")
     except PyCutlassError as error:
         return error
