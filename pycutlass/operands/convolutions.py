@@ -24,6 +24,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, several, shape_of
 from pycutlass.interleave import reorder_column
 from pycutlass.library import TensorDescription
+from pycutlass.log import silent
 from pycutlass.operands import Matrix, check_count, vector_of
 from pycutlass.operands.conv_operand import ConvOperand, Extent
 from pycutlass.operands.conv_refusals import check_conv_element, conv_refusal
@@ -217,7 +218,8 @@ def conv2d_problem_size(
 def _makes(parts: Any) -> bool:
     """Whether these parts make a problem."""
     try:
-        _core.Conv2dProblemSize(*parts)
+        with silent():  # nobody asked for it
+            _core.Conv2dProblemSize(*parts)
     except ArgumentError:
         return False
     return True

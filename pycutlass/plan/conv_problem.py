@@ -141,7 +141,7 @@ def _meant(
 
     found = "" if direction is _Operator.fprop else other_roles(parts, fits)
     found = found or other_order(parts, fits)
-    if found or as_int(geometry.groups) != 1:
+    if found:
         return found
     read = [each.read for each in parts]
     x = {_Operator.fprop: 0, _Operator.dgrad: 2, _Operator.wgrad: 1}[direction]

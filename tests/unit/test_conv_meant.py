@@ -72,9 +72,12 @@ def test_an_operand_that_reads_either_way_is_named() -> None:
     )
 
 
-def test_groups_that_fit_are_named() -> None:
-    message = said(lambda: pycutlass.conv2d(X, W[..., :2].copy()))
+@pytest.mark.parametrize("groups", [1, 3])
+def test_groups_that_fit_are_named(groups: int, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr("pycutlass.log._said", set())
+    message = said(lambda: pycutlass.conv2d(X, W[..., :2].copy(), groups=groups))
     assert message.startswith("the filter has 2 of 8 channels: pass groups=4.")
+    assert not [each for each in caplog.records if "is ignored" in each.message], "of what nobody asked for"
     assert pycutlass.conv2d(X, W[..., :2].copy(), groups=4).shape == (2, 7, 5, 16)
 
 
