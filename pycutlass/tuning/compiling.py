@@ -15,7 +15,7 @@ from pycutlass.cache import KernelCache
 from pycutlass.errors import CacheError, PyCutlassError, ToolkitError
 from pycutlass.source import WrittenKernel
 from pycutlass.tuning.child import Child, ChildEndedError, ChildHangsError
-from pycutlass.tuning.farm import submitted
+from pycutlass.tuning.farm import check_executor, submitted
 from pycutlass.tuning.measuring import Artifacts
 from pycutlass.tuning.tunable import AnyCandidate
 
@@ -101,6 +101,7 @@ class FarmCompiling:
 
     def __init__(self, candidates: Sequence[AnyCandidate], target: str, executor: Any) -> None:
         self._cache = KernelCache()
+        check_executor(executor)
         self._futures: dict[Future[Artifacts | str], int] = {}
         try:
             for number, candidate in enumerate(candidates):

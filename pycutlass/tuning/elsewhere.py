@@ -12,7 +12,7 @@ from pycutlass.calls import public
 from pycutlass.errors import DeviceError
 from pycutlass.plan.measured import generation
 from pycutlass.trials import Database, Trial
-from pycutlass.tuning.farm import submitted
+from pycutlass.tuning.farm import check_executor, submitted
 from pycutlass.tuning.options import TuningOptions, seconds_of
 from pycutlass.tuning.problems import problems_of, with_options
 from pycutlass.tuning.report import ProblemReport, TuningReport
@@ -68,6 +68,7 @@ def tune_on(
     ...     with RayExecutor(num_gpus=1) as farm:
     ...         return tune_on(farm, problems, "30s", most_candidates=8)
     """
+    check_executor(executor)
     chosen = chosen_options(options).changed(**changes)
     seconds, listed = seconds_of(budget), [with_options(each, chosen) for each in problems_of(problems)]
     store = Database() if database is None else database

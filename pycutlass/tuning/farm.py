@@ -12,7 +12,7 @@ from typing import Any
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, ToolkitError
 
-__all__ = ["RayExecutor", "submitted"]
+__all__ = ["RayExecutor", "check_executor", "submitted"]
 
 
 def submitted(executor: Any, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -25,23 +25,30 @@ def submitted(executor: Any, function: Callable[..., Any], *arguments: Any) -> F
     ToolkitError
         It takes no jobs.
     """
-    wanted = (
-        f"executor must have `submit` as those of concurrent.futures have, got {shown(executor)}; of a client of "
-        f"Dask it is client.get_executor()"
-    )
-    submit = getattr(executor, "submit", None)
-    if not callable(submit):
-        raise ArgumentTypeError(wanted)
+    check_executor(executor)
     try:
-        future = submit(function, *arguments)
+        future = executor.submit(function, *arguments)
     except Exception as error:  # of the farm, whatever library it is
         raise ToolkitError(
             f"the executor takes no jobs ({type(error).__name__}: {error}): give one that is not shut down, and whose "
             f"workers are alive"
         ) from error
     if not isinstance(future, Future):  # as a client of Dask returns
-        raise ArgumentTypeError(wanted)
+        raise _no_executor(executor)
     return future
+
+
+def check_executor(executor: Any) -> None:
+    """Raise ArgumentTypeError for what is no executor, as far as it can be seen before it has a job."""
+    if not callable(getattr(executor, "submit", None)):
+        raise _no_executor(executor)
+
+
+def _no_executor(executor: Any) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"executor must have `submit` as those of concurrent.futures have, got {shown(executor)}; of a client of Dask "
+        f"it is client.get_executor()"
+    )
 
 
 @public

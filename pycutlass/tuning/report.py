@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pycutlass.cache.files import as_path
 from pycutlass.device import Device
 from pycutlass.epilogue import LinearCombination
+from pycutlass.errors import ArgumentError
 from pycutlass.plan.roofline import Roofline
 from pycutlass.timing import Timing
 from pycutlass.tuning.race import Contestant, interval_of
@@ -229,8 +231,18 @@ class TuningReport:
         ----------
         path : path, optional
             Where it is written as well, in the format that the name's ending says.
+
+        Raises
+        ------
+        ArgumentError
+            Matplotlib is not installed, or the file cannot be written.
         """
-        from matplotlib.figure import Figure
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ArgumentError(
+                f"matplotlib cannot be imported ({error}): pip install matplotlib, or print the report"
+            ) from error
 
         figure = Figure(figsize=(9, 1 + sum(0.35 * len(each.measured) + 1 for each in self.problems)))
         axes = figure.subplots(max(len(self.problems), 1), 1, squeeze=False)[:, 0]
@@ -242,5 +254,8 @@ class TuningReport:
             axis.set_title(report.problem.name)
         figure.tight_layout()
         if path is not None:
-            figure.savefig(path)
+            try:
+                figure.savefig(as_path("path", path))
+            except (OSError, ValueError) as error:  # of a directory, or an ending that matplotlib does not know
+                raise ArgumentError(f"the plot cannot be written to {path}: {error}") from error
         return figure

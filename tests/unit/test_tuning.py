@@ -326,6 +326,15 @@ def test_a_report_as_table_and_plot(database, tmp_path):
     file = tmp_path / "plot.svg"
     whole.plot(file)
     assert file.stat().st_size > 1000
+    for path in (tmp_path / "none" / "plot.svg", tmp_path / "plot.colour"):
+        with pytest.raises(ArgumentError, match="the plot cannot be written to"):
+            whole.plot(path)
+
+
+def test_a_plot_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ArgumentError, match=r"matplotlib cannot be imported .* pip install matplotlib"):
+        TuningReport(()).plot()
 
 
 def test_progress_is_silent_where_there_is_no_terminal(capfd):
