@@ -8,7 +8,7 @@ from dataclasses import replace
 from pycutlass import compiler, device
 from pycutlass.compiler.present import Present
 from pycutlass.device import Device
-from pycutlass.errors import DeviceError, NotCompiledError
+from pycutlass.errors import ArgumentError, DeviceError, NotCompiledError
 from pycutlass.kernel import select
 from pycutlass.operation import Operation
 from pycutlass.plan.constants import present_or_named
@@ -24,11 +24,21 @@ def build_for(kernels: Sequence[Operation], ordinal: int) -> None:
 
     Raises
     ------
+    ArgumentError
+        They are for another kind of GPU, as those of a plan that was pickled there.
     CompileError, NotCompiledError, ToolkitError
         They cannot be compiled.
     """
     if all(_is_built(kernel, ordinal) for kernel in kernels):
         return
+    here = device.describe(ordinal)
+    for source in (kernel.source() for kernel in kernels):
+        needed = source.compute_capability
+        if needed > here.compute_capability or (source.native and needed != here.compute_capability):
+            raise ArgumentError(
+                f"this plan has a kernel for compute capability {needed / 10:.1f}, and GPU {ordinal}, {here.name}, has "
+                f"{here.compute_capability / 10:.1f}: it was made for another GPU. Make another plan"
+            )
     for several, target in _built_for(kernels, ordinal):
         compiler.add_module(several, target=target)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from descriptions import ampere, hopper
 
 import pycutlass
 from pycutlass import device
+from pycutlass.errors import ArgumentError
 from pycutlass.plan import building
 from pycutlass.plan.added import Added
 from pycutlass.plan.gemm import gemm_of_kind
@@ -61,3 +63,16 @@ def test_a_plan_compiles_for_the_gpu_that_it_is_for(asked: list[Any]) -> None:
     plan.compile()
     ((kernels, target),) = asked
     assert target == "sm_80" and tuple(kernels) == plan.candidate.kernels
+
+
+def test_a_plan_that_was_made_for_another_gpu_says_so(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = pycutlass.TensorSpec((4096, 4096), "float16")
+    plan = gemm_of_kind(pycutlass.Gemm(spec, spec).kind, (4096, 4096, 4096), None, 0, {}, Added(False, False, ""))
+    assert plan.operation.is_sm90
+    carried = pickle.loads(pickle.dumps(plan))
+    monkeypatch.setattr(device, "describe", lambda ordinal=0: GPUS[1])
+    said = "kernel for compute capability 9.0, and GPU 0, NVIDIA A100, has 8.0: .* Make another plan$"
+    for use in (carried.compile, lambda: carried._compiled(4096)):
+        with pytest.raises(ArgumentError, match=said):
+            use()
+    assert asked == []
