@@ -15,7 +15,7 @@ from pycutlass.cache import KernelCache
 from pycutlass.errors import CacheError, PyCutlassError, ToolkitError
 from pycutlass.source import WrittenKernel
 from pycutlass.tuning.child import Child, ChildEndedError, ChildHangsError
-from pycutlass.tuning.farm import check_executor, submitted
+from pycutlass.tuning.farm import check_executor, submitted, told_by
 from pycutlass.tuning.measuring import Artifacts
 from pycutlass.tuning.tunable import AnyCandidate
 
@@ -130,7 +130,7 @@ class FarmCompiling:
         try:
             made = future.result()
         except Exception as error:  # of the farm, whatever library it is
-            return f"its job failed: {type(error).__name__}: {error}"
+            return f"its job failed: {told_by(error)}"
         if not isinstance(made, str):
             with contextlib.suppress(CacheError):  # kernels are here all the same
                 for by_target in made:

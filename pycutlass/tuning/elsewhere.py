@@ -12,7 +12,7 @@ from pycutlass.calls import public
 from pycutlass.errors import DeviceError
 from pycutlass.plan.measured import generation
 from pycutlass.trials import Database, Trial
-from pycutlass.tuning.farm import check_executor, submitted
+from pycutlass.tuning.farm import check_executor, submitted, told_by
 from pycutlass.tuning.options import TuningOptions, seconds_of
 from pycutlass.tuning.problems import problems_of, with_options
 from pycutlass.tuning.report import ProblemReport, TuningReport
@@ -82,7 +82,7 @@ def tune_on(
             try:
                 report, trials = job.result()
             except Exception as error:  # of the farm, whatever library it is
-                failures.append(f"{each.name}: {type(error).__name__}: {error}")
+                failures.append(f"{each.name}: {told_by(error)}")
                 continue
             store.add(trials)
             reports.append(report)

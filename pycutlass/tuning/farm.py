@@ -12,7 +12,7 @@ from typing import Any
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, ToolkitError
 
-__all__ = ["RayExecutor", "check_executor", "submitted"]
+__all__ = ["RayExecutor", "check_executor", "submitted", "told_by"]
 
 
 def submitted(executor: Any, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -36,6 +36,13 @@ def submitted(executor: Any, function: Callable[..., Any], *arguments: Any) -> F
     if not isinstance(future, Future):  # as a client of Dask returns
         raise _no_executor(executor)
     return future
+
+
+def told_by(error: Exception) -> str:
+    """Return what a job that failed says: of Ray, what was raised in the worker, and not its traceback."""
+    cause = getattr(error, "cause", None)
+    raised = cause if isinstance(cause, Exception) else error
+    return f"{type(raised).__name__}: {raised}"
 
 
 def check_executor(executor: Any) -> None:

@@ -16,6 +16,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, ToolkitError
 from pycutlass.report import NO_PROBLEMS
 from pycutlass.tuning import RayExecutor
 from pycutlass.tuning.compiling import FarmCompiling, LocalCompiling, compiled
+from pycutlass.tuning.farm import told_by
 
 
 @pytest.fixture(autouse=True)
@@ -189,3 +190,11 @@ def test_a_client_is_no_executor():
     client = types.SimpleNamespace(submit=lambda function, *arguments: "a future of its own kind")
     with pytest.raises(ArgumentTypeError, match=r"executor must have `submit`.* client\.get_executor\(\)"):
         FarmCompiling(candidates(2), "sm_90a", client)
+
+
+def test_what_a_worker_of_ray_raised_is_told_without_its_traceback():
+    class RayTaskError(Exception):
+        cause = MemoryError("too little")
+
+    assert told_by(RayTaskError("line after line")) == "MemoryError: too little"
+    assert told_by(OSError("no")) == "OSError: no"
