@@ -274,10 +274,11 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         """Return a drawing of the graph, with shapes and types: SVG where graphviz is installed, else text."""
         kinds = {port.name: port.type.name for port in self.ports}
         kinds |= {self.graph.inputs[0].name: self.accumulator.name, "D": self.output.name}
+        kinds |= {each.name: "as C" for each in self.graph.of_form("source")}  # the operation describes it
         return drawing.drawn(self.name, self.graph, kinds, self.compute.name)
 
     def cost(self, problem: Any, bandwidth: float | None = None, *, plain: Any = None, fused: Any = None) -> Cost:
-        """Return what the function takes beside the plain product.
+        """Return what the function takes beside the plain product: tensors, and C, a matrix of D's type, if it is read.
 
         Parameters
         ----------
@@ -293,7 +294,8 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         ArgumentTypeError
             No problem, no bandwidth, or something else than operations.
         """
-        return drawing.cost(self.inputs, self.outputs, problem, bandwidth, (plain, fused))
+        source = (Port.usual("C", self.output.tag, "matrix", self.epilogue_vector_length),) if self.reads_source else ()
+        return drawing.cost((*source, *self.inputs), self.outputs, problem, bandwidth, (plain, fused))
 
     def evaluate(
         self,

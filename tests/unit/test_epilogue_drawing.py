@@ -66,6 +66,15 @@ def test_cost_counts_each_tensor_once() -> None:
         functor.cost((1, 2, 3), bandwidth=-1)
 
 
+def test_c_is_read_as_a_tensor_is(without_graphviz: None) -> None:
+    def added(x: Any, c: epilogue.Source) -> Any:  # type: ignore[valid-type]
+        return x + c
+
+    functor = pycutlass.epilogue_function(added)(f16, 8)
+    assert functor.cost((100, 64, 32)).read_bytes == 2 * 6400
+    assert "  %1 = c  : (M, N) as C" in functor.visualize().splitlines()
+
+
 def test_registers_come_from_build_reports() -> None:
     plain, fused = (
         types.SimpleNamespace(artifacts={"sm_80": types.SimpleNamespace(report={"registers": count})})
