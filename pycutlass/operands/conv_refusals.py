@@ -10,7 +10,7 @@ from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.conv_operand import ConvOperand
 from pycutlass.operands.operand import Matrix
 from pycutlass.operands.refusals import refusal
-from pycutlass.remedies import empty, laid_out, typed
+from pycutlass.remedies import empty, is_target, laid_out, typed
 from pycutlass.tensor import TensorView
 
 __all__ = ["CONV_SENTENCES", "check_conv_element", "conv_refusal"]
@@ -30,8 +30,8 @@ def check_conv_element(wanted: ConvOperand, operand: Matrix, broken: str) -> Non
     view, kind = operand.view, wanted.description.type
     if view.dtype_name is None or (view.dtype_name == kind.dtype_name and kind.bits >= 8):
         return
-    is_target = wanted.name == "D"
-    remains = broken and broken not in _OF_COPIES and not is_target and not (broken == "empty" and wanted.name == "C")
+    is_kept = broken in _OF_COPIES or is_target(wanted.name) or (broken == "empty" and wanted.name == "C")
+    remains = broken and not is_kept
     besides = str(conv_refusal(wanted, operand, broken)) if remains else ""
     check_dtype(wanted.name, wanted.description, view, _made(wanted, view, kind.dtype_name), None, besides)
 
@@ -58,14 +58,16 @@ def _pixels(wanted: ConvOperand, operand: Matrix) -> str:
     found = f"the tensor of shape {shape} has strides {_strides(view)}"
     if view.library != "torch":
         # An array that may be (N, H, W, C) is that.
-        moved = name if shape == wanted.extent or name == "D" else f"{name}.transpose(0, 2, 3, 1)"
+        moved = name if shape == wanted.extent or is_target(name) else f"{name}.transpose(0, 2, 3, 1)"
         remedy = laid_out(moved, view.library, wanted.extent, True)
         return f"operand {name} must be packed pixel by pixel, with channels adjacent; {found}. To fix it, {remedy}."
     if shape != (n, c, h, w):
         remedy = laid_out(name, view.library, wanted.extent, True)
         return f"operand {name} must be contiguous as (N, H, W, C); {found}. To fix it, {remedy}."
-    if name == "D":
-        return f"operand D must be in torch's channels_last memory format; {found}. To fix it, {_anew(wanted, view)}."
+    if is_target(name):
+        return (
+            f"operand {name} must be in torch's channels_last memory format; {found}. To fix it, {_anew(wanted, view)}."
+        )
     either = ""
     if shape == wanted.extent:
         either = f" If its dimensions are (N, H, W, C), pass {name}.permute(0, 3, 1, 2)."
@@ -98,7 +100,7 @@ def _group_steps(wanted: ConvOperand, operand: Matrix) -> str:
 
 
 def _reach(wanted: ConvOperand, operand: Matrix) -> str:
-    dense = "make it anew, without gaps" if wanted.name == "D" else "pass a copy"
+    dense = "make it anew, without gaps" if is_target(wanted.name) else "pass a copy"
     return (
         f"operand {wanted.name}, the {wanted.role}, spans {operand.bytes:,} bytes, and must span less than "
         f"{wanted.byte_limit:,}: {dense}, or split the batch"
@@ -108,7 +110,7 @@ def _reach(wanted: ConvOperand, operand: Matrix) -> str:
 def _gaps(wanted: ConvOperand, operand: Matrix) -> str:
     return (
         f"operand {wanted.name}, the {wanted.role}, must be packed; its pixels are {operand.ld} elements apart, with "
-        f"{wanted.extent[3]} channels: {_anew(wanted, operand.view) if wanted.name == 'D' else 'pass a copy'}"
+        f"{wanted.extent[3]} channels: {_anew(wanted, operand.view) if is_target(wanted.name) else 'pass a copy'}"
     )
 
 
@@ -124,8 +126,8 @@ def _made(wanted: ConvOperand, view: TensorView, dtype: str | None = None) -> st
     n, h, w, c = wanted.extent
     if view.library != "torch" or _shape(view) != (n, c, h, w):
         return empty(wanted.name, view.library, wanted.shape, dtype, True)
-    kind = "D.dtype" if dtype is None else typed("torch", dtype)
-    return f"torch.empty({_shape(view)}, dtype={kind}, device=D.device, memory_format=torch.channels_last)"
+    name, kind = wanted.name, f"{wanted.name}.dtype" if dtype is None else typed("torch", dtype)
+    return f"torch.empty({_shape(view)}, dtype={kind}, device={name}.device, memory_format=torch.channels_last)"
 
 
 def _shape(view: TensorView) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from pycutlass.operands.convolutions import channel_bias_of, conv_tensor_of, is_
 from pycutlass.operands.epilogue import packed_port
 from pycutlass.operation.narrower import narrower
 from pycutlass.operation.support import Support, why_not_selected
+from pycutlass.remedies import EpilogueName
 from pycutlass.spec import TensorSpec, view_of
 from pycutlass.tensor import TensorView
 
@@ -141,8 +142,9 @@ def operand_of(name: str, operation: Described, p: _core.Conv2dProblemSize, bias
 def port_operand_of(port: Port, operation: Described, p: _core.Conv2dProblemSize) -> ConvOperand:
     """Return what a tensor of the epilogue is to be that has the extent of D."""
     description = TensorDescription(port.tag, _core.TensorNHWC, port.alignment)
-    wanted = operand_of("D", operation, p)
-    return replace(wanted, name=port.name, role="tensor of the epilogue", description=description)
+    wanted, written = operand_of("D", operation, p), port in operation.epilogue_functor.outputs
+    name = EpilogueName(port.name, written, port.form)
+    return replace(wanted, name=name, role="tensor of the epilogue", description=description)
 
 
 def takes_bias(operation: Described, tensor: Any, extent: Extent, said: bool | None) -> bool:

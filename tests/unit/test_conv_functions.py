@@ -182,3 +182,48 @@ def test_wrong_tensors_are_refused(without_gpu: None) -> None:
             pycutlass.Conv2dArguments(operation, size, x, w, C, y, epilogue=given | changed)
     with pytest.raises(ArgumentTypeError, match="no tensors beside C and D"):
         pycutlass.Conv2dArguments(conv(fprop, "optimized"), size, x, w, None, y, epilogue={"x": y})
+
+
+def _images(library: str, *shape: int, dtype: str = "float16") -> Any:
+    """Return images as numpy or torch has them by default, channels last or first, of a shape that has these last."""
+    if library == "numpy":
+        return np.zeros(shape, dtype)
+    n, h, w, c = shape
+    return torch.zeros((n, c, h, w), dtype=getattr(torch, dtype))
+
+
+WRITTEN = {
+    "another type": lambda library: _images(library, 2, 4, 4, 8, dtype="float32"),
+    "channels before pixels": lambda library: (
+        _images("torch", 2, 4, 4, 8)
+        if library == "torch"
+        else np.zeros((2, 8, 4, 4), np.float16).transpose(0, 2, 3, 1)
+    ),
+    "another address": lambda library: (
+        torch.zeros(257, dtype=torch.float16)[1:].view(2, 4, 4, 8)
+        if library == "torch"
+        else np.zeros(257, np.float16)[1:].reshape(2, 4, 4, 8)
+    ),
+}
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("wrong", WRITTEN)
+def test_what_is_written_is_made_anew(wrong: str, library: str, without_gpu: None) -> None:
+    """Of a copy, which reads as well as the tensor did, nobody would see the results."""
+    operation = make(lambda *types: pycutlass.epilogue_function(lambda a: {"D": a, "T": 2.0 * a})(*types))
+    x, w, y = (_images(library, *shape) for shape in ((2, 4, 4, 16), (8, 1, 1, 16), (2, 4, 4, 8)))
+    if library == "torch":
+        x, w, y = (each.contiguous(memory_format=torch.channels_last) for each in (x, w, y))
+    x[...], w[...] = 1.0, 1.0
+    size = pycutlass.conv2d_problem_size(x, w)
+    T = WRITTEN[wrong](library)
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as refused:
+        pycutlass.Conv2dArguments(operation, size, x, w, None, y, epilogue={"T": T})
+    remedy = re.search(r"[mM]ake T as (.*?) and read the result from there", str(refused.value))
+    assert remedy, refused.value
+    T = eval(remedy[1], {"np": np, "torch": torch, "T": T})
+    arguments = pycutlass.Conv2dArguments(operation, size, x, w, None, y, epilogue={"T": T})
+    operation.run(arguments)
+    arguments.sync()
+    assert (np.asarray(T) == 32).all()
