@@ -62,8 +62,10 @@ class EpilogueName(str):
 
 
 def is_target(name: str) -> bool:
-    """Return whether operand `name` is written: D, one of a list of them, the destination of a reduction."""
-    return name.written if isinstance(name, EpilogueName) else name[0] in "Dd"
+    """Return whether operand `name` is written: D or out, one of a list of them, the destination of a reduction."""
+    if isinstance(name, EpilogueName):
+        return name.written
+    return name[0] in "Dd" or name.partition("[")[0] == "out"
 
 
 def may_be_bias(name: str) -> bool:

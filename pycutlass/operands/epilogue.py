@@ -42,8 +42,10 @@ __all__ = [
     "is_plain_number",
     "listed_port",
     "packed_port",
+    "port_name",
     "port_operand",
     "port_operand_of",
+    "port_views",
     "taken_apart",
 ]
 
@@ -87,6 +89,27 @@ def _called(epilogue: Epilogue) -> str:
     return epilogue.name if isinstance(epilogue, FunctionEpilogue) else type(epilogue).__name__
 
 
+def port_name(port: Port, *, written: bool) -> EpilogueName:
+    """Return the name of a tensor of the epilogue for messages, which knows what a remedy depends on."""
+    return EpilogueName(port.name, written, port.form)
+
+
+def port_views(epilogue: Epilogue, given: Mapping[str, Any], *, listed: bool = False) -> dict[str, TensorView]:
+    """Return what the tensors of an epilogue look like, where they are `listed` also by names such as ``bias[0]``.
+
+    Numbers are left out: they are refused with more words where they are looked at as tensors.
+    """
+    views: dict[str, TensorView] = {}
+    for port in epilogue.ports:
+        tensors, written = given.get(port.name), port in epilogue.outputs
+        is_list = listed and isinstance(tensors, list | tuple)
+        each = {f"{port.name}[{number}]": one for number, one in enumerate(tensors)} if is_list else {port.name: tensors}
+        for label, tensor in each.items():
+            if tensor is not None and not is_plain_number(tensor):
+                views[label] = view_of(EpilogueName(label, written, port.form), tensor)
+    return views
+
+
 def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *, written: bool) -> Matrix:
     """Return a tensor of the epilogue, checked against its port, for a product of `rows` x `columns`.
 
@@ -95,7 +118,7 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     ArgumentError, ArgumentTypeError, AlignmentError
         It is missing, does not fit, or is written, and a batch would write to one place more than once.
     """
-    name = EpilogueName(port.name, written, port.form)
+    name = port_name(port, written=written)
     if tensor is None:
         of_a_list = port.name.endswith("]")
         how = "the list has None there" if of_a_list else f"give epilogue={{{port.name!r}: ...}}"
@@ -195,7 +218,7 @@ def listed_port(
         if taken is None or len(taken) != batch:
             _, line = _line(port, rows, columns)
             ld = 0 if not port.is_matrix else rows if port.is_by_columns else line
-            return address_table(port.name, port.description, tensors, batch, ld)
+            return address_table(port_name(port, written=written), port.description, tensors, batch, ld)
         tensors = taken
     check_listed(port.name, tensors, batch)
     matrices = tuple(
@@ -238,7 +261,7 @@ def check_type_of_all(port: Port, tensor: Any, *, written: bool) -> None:
     wanted = port.type.dtype_name
     if str(attribute(tensor, "dtype")).rpartition(".")[2] == wanted:  # the usual way is one step
         return
-    name, row_major = EpilogueName(port.name, written, port.form), port.description.is_row_major
+    name, row_major = port_name(port, written=written), port.description.is_row_major
     view = view_of(name, tensor)
     try:
         check_dtype(name, port.description, view, empty(name, view.library, view.shape or (), wanted, row_major))

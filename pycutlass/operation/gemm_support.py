@@ -23,7 +23,7 @@ from pycutlass.operands import (
     matrix_of,
     vector_of,
 )
-from pycutlass.operands.epilogue import packed_port, port_operand_of
+from pycutlass.operands.epilogue import packed_port, port_name, port_operand_of
 from pycutlass.operands.pointers import check_no_table, held_matrices
 from pycutlass.operation.narrower import explained
 from pycutlass.operation.problems import GemmProblemSize
@@ -300,9 +300,9 @@ def _check_ports_given(operation: Described, size: GemmProblemSize, given: Mappi
         if tensor is None:
             views = [nowhere()] if port.form == "matrix" else []
         elif size.gemm_mode == _Mode.Array and isinstance(tensor, list | tuple):
-            views, batch = [view_of(port.name, each) for each in tensor], 1
+            views, batch = [view_of(port_name(port, written=written), each) for each in tensor], 1
         else:
-            views = [view_of(port.name, tensor)]
+            views = [view_of(port_name(port, written=written), tensor)]
         for view in views:
             port_operand_of(placed, view, size.m, size.n, batch, written=written)
 

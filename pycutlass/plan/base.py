@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pycutlass import _core, compiler
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, PyCutlassError
-from pycutlass.operands.epilogue import is_plain_number
+from pycutlass.operands.epilogue import port_views
 from pycutlass.plan.added import Added, check_bias, source_of
 from pycutlass.plan.building import build_for, compile_for
 from pycutlass.plan.choices import Chosen
@@ -219,9 +219,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
                     f"make another plan"
                 )
         views = {"a": view_a, "b": view_b} | ({} if c is None else {"c": wrap("c", c)})
-        # A number is refused with more words when it is looked at as a tensor.
-        views_of_ports = {name: wrap(name, each) for name, each in ports.items() if not is_plain_number(each)}
-        check_gradients(views | views_of_ports, "launch")
+        check_gradients(views | port_views(self.kind.epilogue, ports), "launch")
         if self._added.bias == "c":  # where arguments take any C
             check_bias(views["c"], self._output_shape(problem)[-1], line=self._line)
         here = device_of({"a": view_a, "b": view_b})

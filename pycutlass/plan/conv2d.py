@@ -202,7 +202,8 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
             if tensor is None:
                 continue
             if port.form == "matrix":
-                conv_tensor_of(port_operand_of(port, self.operation, self._problem), view_of(port.name, tensor))
+                wanted = port_operand_of(port, self.operation, self._problem)
+                conv_tensor_of(wanted, view_of(wanted.name, tensor))
             else:
                 check_port(port, tensor, size, written=port in epilogue.outputs)
 

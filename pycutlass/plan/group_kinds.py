@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError
-from pycutlass.operands.epilogue import is_plain_number
 from pycutlass.plan.added import Added, Addition
 from pycutlass.plan.gradients import check_gradients
 from pycutlass.plan.group import Group
@@ -20,7 +19,7 @@ from pycutlass.plan.group_parts import Part, element_of_all, form_of_all
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_columns, check_types, columns_of, is_gated, kind_of
 from pycutlass.plan.readings import check_port, device_of
-from pycutlass.spec import view_of
+from pycutlass.tensor import TensorView
 
 __all__ = [
     "about_added",
@@ -32,7 +31,7 @@ __all__ = [
     "kind_of_group",
 ]
 
-_NO_PORTS: Mapping[str, Any] = MappingProxyType({})
+_NO_PORTS: Mapping[str, TensorView] = MappingProxyType({})
 
 
 def addition_to(group: Group, target: Part | None, epilogue: Any, beta: Any) -> Addition:
@@ -120,17 +119,15 @@ def check_listed_ports(kind: GemmKind, sizes: NDArray[np.int32], inputs: Mapping
                 check_port(of_one, tensors[number], (m, n), written=is_written)
 
 
-def check_gradients_of_group(group: Group, target: Part | None, ports: Mapping[str, Any] = _NO_PORTS) -> None:
+def check_gradients_of_group(group: Group, target: Part | None, ports: Mapping[str, TensorView] = _NO_PORTS) -> None:
     """Refuse tensors whose gradients would be lost, as `check_gradients` does: the first of each operand is named."""
     parts = [part for part in (group.A, group.B, group.C, group.bias, target) if part is not None]
     asking = [found for part in parts for found in part.requiring_grad()[:1]]
-    for name, given in ports.items():
-        is_list = isinstance(given, list | tuple)
-        tensors = {f"{name}[{number}]": each for number, each in enumerate(given)} if is_list else {name: given}
-        # A number is refused with more words when it is looked at as a tensor.
-        views = {label: view_of(label, each) for label, each in tensors.items() if not is_plain_number(each)}
-        asking += [(label, view) for label, view in views.items() if view.requires_grad or view.has_tangent][:1]
-    check_gradients(dict(asking), "product")
+    of_ports: dict[str, tuple[str, TensorView]] = {}
+    for label, view in ports.items():
+        if view.requires_grad or view.has_tangent:
+            of_ports.setdefault(label.partition("[")[0], (label, view))
+    check_gradients(dict([*asking, *of_ports.values()]), "product")
 
 
 def device_of_group(group: Group) -> int | None:

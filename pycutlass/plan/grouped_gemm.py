@@ -12,6 +12,7 @@ import numpy as np
 from pycutlass import compiler
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError
+from pycutlass.operands.epilogue import port_views
 from pycutlass.operation import GemmOperationGrouped
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan import picture
@@ -332,7 +333,7 @@ class GroupedGemm(TunablePlan):
         self, group: Group, out: Any, target: Part | None, stream: Any, ports: Mapping[str, Any], is_kept: bool
     ) -> Any:
         """Compute all D and return them; what a later run may use is kept where that is asked for."""
-        check_gradients_of_group(group, target, ports)
+        check_gradients_of_group(group, target, port_views(self.kind.epilogue, ports, listed=True))
         check_pairs(group, self.kind.epilogue)
         ports = self._checked_inputs(group, ports)
         check_fits(self.kind, group, target)

@@ -11,6 +11,7 @@ from pycutlass.calls import public, unknown_keywords
 from pycutlass.epilogue.given_scalars import scalar_key
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.integers import attribute, shape_of
+from pycutlass.operands.epilogue import port_name
 from pycutlass.plan.forms import as_strided, packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.gradients import check_gradients, kept_scalars
@@ -190,7 +191,12 @@ def matmul(
     target = made.target(plan.kind)
     inputs = {} if epilogue_inputs is None else epilogue_inputs
     ports = {
-        port.name: product.beside(port.name, port.form, inputs[port.name], port.columns(product.columns))
+        port.name: product.beside(
+            port_name(port, written=port in plan.kind.epilogue.outputs),
+            port.form,
+            inputs[port.name],
+            port.columns(product.columns),
+        )
         for port in plan.kind.epilogue.ports
         if port.name in inputs
     }

@@ -16,7 +16,7 @@ from pycutlass.calls import shown
 from pycutlass.errors import ArgumentTypeError, PyCutlassError
 from pycutlass.imported import imported, is_of
 from pycutlass.integers import as_int, several, shape_of
-from pycutlass.remedies import converted, copied, empty, typed
+from pycutlass.remedies import converted, copied, empty, is_target, typed
 from pycutlass.tensor.capsule import CUDA, read_capsule
 from pycutlass.tensor.tangents import has_tangent
 from pycutlass.tensor.view import TensorView
@@ -69,9 +69,9 @@ class NoViewError(ArgumentTypeError):
         made = empty(self.name, self.library, shape, dtype, row_major is not False)
         if self.device:
             made = made.replace(f"{self.name}.device", self.device)
-        is_target = self.name[0] in "Dd"
+        written = is_target(self.name)
         if dtype is None:
-            return self.rule if is_target else f"{self.rule}. Pass {self.plain}."
+            return f"{self.rule}. Pass {f'memory for the result, of shape {shape}' if written else self.plain}."
         cast = None if dtype == self.given and self.plain != self.name else dtype
         code = copied(self.plain, self.library, len(self.shape or shape), row_major is not False, cast)
         code = code.replace(f"array(np.asarray({self.name}), ", f"array({self.name}, ")  # which take lists as well
@@ -79,7 +79,7 @@ class NoViewError(ArgumentTypeError):
             code = self.plain if cast is None else f"{self.plain}.{'to' if self.library == 'torch' else 'astype'}"
             code += "" if cast is None else f"({typed(self.library, cast)})"
         remedy = converted(self.name, self.library, dtype, self.given, made, code)
-        return f"{self.rule}. {remedy}{'' if is_target else self.further}."
+        return f"{self.rule}. {remedy}{'' if written else self.further}."
 
 
 def wrap(name: str, tensor: Any) -> TensorView:
