@@ -39,21 +39,26 @@ class EpilogueName(str):
         The form of its port.
     tiles : int
         How many tiles across, or down, have results in it, each of them a vector; 0 where these are not apart.
+    halved : bool
+        Whether it is combined with what `pairs` returns, which has half of the product's columns.
     """
 
     written: bool
     form: str
     tiles: int
+    halved: bool
 
-    def __new__(cls, name: str, written: bool, form: str = "matrix", tiles: int = 0) -> EpilogueName:
+    def __new__(
+        cls, name: str, written: bool, form: str = "matrix", tiles: int = 0, halved: bool = False
+    ) -> EpilogueName:
         """Return the name, which knows what the tensor is."""
         made = super().__new__(cls, name)
-        made.written, made.form, made.tiles = written, form, tiles
+        made.written, made.form, made.tiles, made.halved = written, form, tiles, halved
         return made
 
-    def __reduce__(self) -> tuple[type[EpilogueName], tuple[str, bool, str, int]]:
+    def __reduce__(self) -> tuple[type[EpilogueName], tuple[str, bool, str, int, bool]]:
         """Return what a copy is made from: exceptions hold names, and are pickled."""
-        return EpilogueName, (str(self), self.written, self.form, self.tiles)
+        return EpilogueName, (str(self), self.written, self.form, self.tiles, self.halved)
 
     @property
     def marker(self) -> str:

@@ -23,7 +23,7 @@ from pycutlass.launch.split_k import new_planes
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, check_bias, check_count, check_writable
 from pycutlass.operands.convolutions import channel_bias, conv_tensor, is_channel_bias
-from pycutlass.operands.epilogue import check_sums, given_ports, port_operand
+from pycutlass.operands.epilogue import check_sums, given_ports, is_plain_number, port_operand
 from pycutlass.operands.overlaps import check_overlaps
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation.conv2d import Conv2dOperation
@@ -293,7 +293,7 @@ class Conv2dArguments(Arguments):
         product = _core.implicit_gemm_problem_size(self.operation.conv_kind, self._size)
         m, n = product.m(), product.n()
         written = port in self.operation.epilogue_functor.outputs
-        if port.form != "matrix" or tensor is None:
+        if port.form != "matrix" or tensor is None or is_plain_number(tensor):
             return port_operand(port, tensor, m, n, 1, written=written)
         made = conv_tensor(port_operand_of(port, self.operation, self._size), tensor)
         # A filter gradient, which has no gaps, is a matrix of one row for each of K.

@@ -10,6 +10,7 @@ from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.conv_operand import ConvOperand
 from pycutlass.operands.operand import Matrix
 from pycutlass.operands.refusals import refusal
+from pycutlass.operands.vector_refusals import otherwise
 from pycutlass.remedies import empty, is_target, laid_out, typed
 from pycutlass.tensor import TensorView
 
@@ -40,7 +41,7 @@ def _elements(wanted: ConvOperand, operand: Matrix) -> str:
     times, elements = " x ".join(map(str, wanted.extent)), math.prod(wanted.extent)
     return (
         f"a flat operand {wanted.name} must have exactly {times} = {elements} elements, packed in the declared "
-        f"layout, for this problem size{wanted.or_bias}; got {_shape(operand.view)[0]}"
+        f"layout, for this problem size{wanted.or_bias}; got {_shape(operand.view)[0]}{otherwise(operand)}"
     )
 
 
@@ -49,6 +50,7 @@ def _extents(wanted: ConvOperand, operand: Matrix) -> str:
     return (
         f"operand {wanted.name} must have shape {wanted.extent}, or {(n, c, h, w)} with channels last, or be flat with "
         f"{n * h * w * c} elements, for this problem size{wanted.or_bias}; got shape {_shape(operand.view)}"
+        f"{otherwise(operand)}"
     )
 
 

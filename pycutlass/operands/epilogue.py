@@ -91,7 +91,7 @@ def _called(epilogue: Epilogue) -> str:
 
 def port_name(port: Port, *, written: bool) -> EpilogueName:
     """Return the name of a tensor of the epilogue for messages, which knows what a remedy depends on."""
-    return EpilogueName(port.name, written, port.form)
+    return EpilogueName(port.name, written, port.form, halved=port.halved)
 
 
 def port_views(epilogue: Epilogue, given: Mapping[str, Any], *, listed: bool = False) -> dict[str, TensorView]:
@@ -123,18 +123,31 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
         of_a_list = port.name.endswith("]")
         how = "the list has None there" if of_a_list else f"give epilogue={{{port.name!r}: ...}}"
         raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: {how}")
-    if port.form == "number" and is_plain_number(tensor):
-        listed, _, index = port.name.partition("[")
-        how = f"pass {listed} as a tensor" if index else "pass a tensor"
-        each = "problem" if index else "matrix of a batch"
-        raise ArgumentTypeError(
-            f"{name}, a number of the epilogue, lies in memory: {how} of {port.type.dtype_name} with an element for "
-            f"each {each}, got {type(tensor).__name__} {tensor:g}. What is a number itself is a Scalar"
-        )
+    if is_plain_number(tensor) and 0 not in _line(port, rows, columns):  # where any address does
+        raise ArgumentTypeError(_about_number(name, port, tensor))
     made = _made(port, tensor, rows, columns, batch, written, (empty_matrix, matrix, vector))
     if port.form == "number" and batch > 1 and made.view.shape is None:  # an address: one behind the other
         return replace(made, batch_stride=1)
     return made
+
+
+def _about_number(name: EpilogueName, port: Port, number: Any) -> str:
+    """Return what is said of a number that is given where memory is read or written."""
+    listed, _, index = port.name.partition("[")
+    got, of_type = f"got {type(number).__name__} {number:g}", port.type.dtype_name
+    if name.written:
+        return f"{name}, a result of the epilogue, is written to memory: pass a tensor of {of_type}, {got}"
+    if port.form != "number":
+        return (
+            f"{name}, a {port.form} of the epilogue, lies in memory: pass a tensor of {of_type}, {got}. For a single "
+            f"number write {listed}: Scalar"
+        )
+    how = f"pass {listed} as a tensor" if index else "pass a tensor"
+    each = "problem" if index else "matrix of a batch"
+    return (
+        f"{name}, a number of the epilogue, lies in memory: {how} of {of_type} with an element for each {each}, {got}. "
+        f"What is a number itself is a Scalar"
+    )
 
 
 def is_plain_number(value: Any) -> bool:
@@ -153,7 +166,7 @@ def _made(
     port: Port, given: Any, rows: int, columns: int, batch: int, written: bool, makers: tuple[Any, Any, Any]
 ) -> Matrix:
     description, line = port.description, _line(port, rows, columns)
-    name = EpilogueName(port.name, written, port.form, _tiles(port, rows, columns))
+    name = EpilogueName(port.name, written, port.form, _tiles(port, rows, columns), port.halved)
     of_nothing, of_matrices, of_vectors = makers
     columns = port.columns(columns)
     if port.form == "top_k":  # a matrix of its own

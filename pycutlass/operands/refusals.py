@@ -12,7 +12,7 @@ from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, P
 from pycutlass.library import TensorDescription
 from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.operand import Matrix
-from pycutlass.operands.vector_refusals import column, vector
+from pycutlass.operands.vector_refusals import column, otherwise, vector
 from pycutlass.remedies import (
     alignment_of,
     copied,
@@ -163,6 +163,7 @@ def _flat_elements(operand: Matrix) -> str:
     return (
         f"a flat operand {name} must have exactly {times}{operand.rows} x {operand.columns} = {elements} elements, "
         f"packed in the declared layout{or_bias}; got {given}{_NO_BIAS if is_bias else _across(operand, given)}"
+        f"{otherwise(operand)}"
     )
 
 
@@ -215,7 +216,8 @@ def _wrong_shape(operand: Matrix) -> str | PyCutlassError:
         return f"{rule}. To fix it, {laid_out(name, view.library, wanted, operand.description.is_row_major)}"
     if len(shape) == 3 and shape[1:] == matrix and len(wanted) == 3:
         return f"{rule}. For {shape[0]} problems pass batch={shape[0]}"
-    return rule + (_across(operand, math.prod(shape)) if sum(extent != 1 for extent in shape) == 1 else "")
+    across = _across(operand, math.prod(shape)) if sum(extent != 1 for extent in shape) == 1 else ""
+    return rule + (across or otherwise(operand))
 
 
 def _is_shared(operand: Matrix) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from pycutlass.operands.operand import Matrix
-from pycutlass.remedies import EpilogueName, copied, empty, is_target, spread
+from pycutlass.remedies import MARKERS, EpilogueName, copied, empty, is_target, spread
 
-__all__ = ["column", "vector"]
+__all__ = ["column", "otherwise", "vector"]
 
 
 def column(operand: Matrix) -> str:
@@ -39,8 +39,38 @@ def vector(operand: Matrix) -> str:
     if tiles:
         direction = f"{operand.line // tiles} for each of the {tiles} tiles, those of the first tile first"
         remedy = _of_tiles(operand, tiles)
+    remedy = remedy or _other_annotation(operand)
     got = f"got shape {_shape(operand)} with strides {_strides(operand)}"
     return f"{what} {name} must {must}, {direction}; {got}{f'. {remedy}.' if remedy else ''}"
+
+
+def otherwise(operand: Matrix) -> str:
+    """Return which annotation takes what is given for a parameter, for the end of a message; "" where none does."""
+    remedy = _other_annotation(operand)
+    return f". {remedy}" if remedy else ""
+
+
+def _other_annotation(operand: Matrix) -> str:
+    """Return which annotation takes a tensor that is given for a parameter of an epilogue function; "" for none.
+
+    In the kernel the parameter would be something else, so that is for the author of the function to say.
+    """
+    name, batch = operand.name, (operand.batch,) if operand.batch > 1 else ()
+    if not isinstance(name, EpilogueName) or name.written or name.form not in ("row", "column", "matrix"):
+        return ""
+    called, given = name.partition("[")[0], tuple(extent for extent in _shape(operand) if extent != 1)
+    if operand.view.shape is None or 0 in given:
+        return ""
+    if not given:
+        return f"For a single number write {called}: Scalar"
+    rows, columns = operand.rows, operand.columns
+    if name.halved and given[-1] == 2 * columns:
+        return f"It is combined with what pairs returns, which has {columns} columns"
+    found = {"row": (columns,), "column": (rows,), "matrix": (rows, columns)}
+    for form, extents in found.items():
+        if form != name.form and given in (extents, (*batch, *extents)):
+            return f"For a tensor of that shape write {called}: {MARKERS[form]}"
+    return f"For a tensor of that shape write {called}: {MARKERS['number']}" if given == batch else ""
 
 
 def _as_vector(operand: Matrix) -> str:

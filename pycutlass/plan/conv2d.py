@@ -11,6 +11,7 @@ from pycutlass.calls import public
 from pycutlass.errors import ArgumentError
 from pycutlass.operands.conv_operand import Extent
 from pycutlass.operands.convolutions import conv_tensor_of
+from pycutlass.operands.epilogue import is_plain_number
 from pycutlass.operation import Conv2dOperation
 from pycutlass.operation.conv2d_support import port_operand_of
 from pycutlass.plan import picture
@@ -201,7 +202,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
             tensor = given.get(port.name)
             if tensor is None:
                 continue
-            if port.form == "matrix":
+            if port.form == "matrix" and not is_plain_number(tensor):  # of which a launch says more
                 wanted = port_operand_of(port, self.operation, self._problem)
                 conv_tensor_of(wanted, view_of(wanted.name, tensor))
             else:

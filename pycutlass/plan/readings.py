@@ -15,7 +15,7 @@ from pycutlass.epilogue.given_scalars import frozen
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real
 from pycutlass.library import TensorDescription
-from pycutlass.operands.epilogue import port_name, port_operand, port_operand_of
+from pycutlass.operands.epilogue import is_plain_number, port_name, port_operand, port_operand_of
 from pycutlass.plan.forms import Form, form_of
 from pycutlass.plan.gradients import kept_scalars
 from pycutlass.remedies import typed
@@ -269,7 +269,7 @@ def check_ports(
 
 def check_port(port: Port, tensor: Any, size: tuple[int, int], batch: int = 1, *, written: bool) -> None:
     """Raise for one tensor of an epilogue as `check_ports` does."""
-    if port.form == "number" and real(tensor) is not None:  # about which a launch says more
+    if is_plain_number(tensor) or (port.form == "number" and real(tensor) is not None):  # of which a launch says more
         port_operand(port, tensor, *size, batch, written=written)
     view = view_of(port_name(port, written=written), tensor)
     port_operand_of(port, view, *size, batch, written=written)

@@ -170,7 +170,10 @@ def test_wrong_tensors_are_refused(without_gpu: None) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"x": None}, "x, a matrix of the epilogue, is missing"),
         ({"x": np.zeros((1, 4, 5, 8), np.float16)}, "x"),
-        ({"left": np.zeros(8, np.float16)}, r"left .* got shape \(8,\) with strides \(1,\)$"),
+        ({"left": np.zeros(8, np.float16)}, r"left .* got shape \(8,\) with strides \(1,\). For a tensor of that shape write left: Row.$"),
+        ({"x": np.zeros(8, np.float16)}, r"; got 8. For a tensor of that shape write x: Row$"),
+        ({"x": np.zeros((16, 1), np.float16)}, r"got shape \(16, 1\). For a tensor of that shape write x: Column$"),
+        ({"x": 1.0}, r"got float 1. For a single number write x: Scalar$"),
         ({"left": np.zeros((1, 4, 4, 1), np.float16)}, r"with strides \(16, 4, 1, 1\). Pass left.reshape\(-1\)."),
         ({"left": np.zeros((4, 4), np.float16).T}, r"with strides \(1, 4\)$"),
         ({"first": y}, "overlaps"),

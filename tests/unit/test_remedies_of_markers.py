@@ -11,7 +11,7 @@ import torch
 
 import pycutlass
 from pycutlass import cutlass
-from pycutlass.epilogue import Column, PerBatch, Row, Scalar, Tensor
+from pycutlass.epilogue import Column, PerBatch, Row, Scalar, Tensor, pairs
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
@@ -65,6 +65,90 @@ def test_flags_are_declared_behind_the_parameter_s_own_annotation(name: str) -> 
     inputs = {"x": eval(code[2], names)}
     got = pycutlass.matmul(A, B, epilogue=times(eval(code[1], names)), epilogue_inputs=inputs)
     np.testing.assert_array_equal(got, np.full((M, N), K))
+
+
+BATCH = 3
+
+
+def one_matrix(marker: Any, x: Any) -> Any:
+    return pycutlass.matmul(A, B, epilogue=times(marker), epilogue_inputs={"x": x})
+
+
+def one_of_a_batch(marker: Any, x: Any) -> Any:
+    a, b = np.ones((BATCH, M, K), np.float16), np.ones((BATCH, K, N), np.float16)
+    return pycutlass.matmul(a, b, epilogue=times(marker), epilogue_inputs={"x": x})
+
+
+def one_of_a_group(marker: Any, x: Any) -> Any:
+    return pycutlass.grouped_matmul([A], [B], epilogue=times(marker), epilogue_inputs={"x": [x]})[0]
+
+
+def one_filter_of_a_pixel(marker: Any, x: Any) -> Any:
+    images, filters = A.reshape(1, M, 1, K), np.ascontiguousarray(B.T).reshape(N, 1, 1, K)
+    return pycutlass.conv2d(images, filters, epilogue=times(marker), epilogue_inputs={"x": x})
+
+
+RUNS = [one_matrix, one_of_a_batch, one_of_a_group, one_filter_of_a_pixel]
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("given", ["Row", "Column", "Tensor"])
+@pytest.mark.parametrize("name", ["Row", "Column", "Tensor"])
+def test_a_tensor_of_another_annotation_is_told_its_own(name: str, given: str, run: Any) -> None:
+    shapes = [MARKERS[given][1]]
+    if run is one_of_a_batch:
+        shapes.append((BATCH, *shapes[0]))
+    for shape in shapes:
+        if run is one_filter_of_a_pixel and given == "Tensor":
+            shape = (1, M, 1, N)
+        x = np.full(shape, 3, np.float16)
+        if name == given:
+            assert (run(MARKERS[name][0], x) == 3 * K).all()
+            continue
+        text = said(lambda x=x: run(MARKERS[name][0], x))
+        code = re.search(r"\. For a tensor of that shape write x: (\w+)\.?$", text)
+        assert code, text
+        assert code[1] == given
+        assert (run(MARKERS[code[1]][0], x) == 3 * K).all()
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("name", ["Row", "Column", "Tensor"])
+def test_a_single_number_is_told_to_be_a_scalar(name: str, run: Any) -> None:
+    for x in (3.0, 3, np.float32(3), np.full((), 3, np.float16), np.full((1, 1), 3, np.float16)):
+        text = said(lambda x=x: run(MARKERS[name][0], x))
+        assert re.search(r"\. For a single number write x: Scalar\.?$", text), text
+    if run is not one_of_a_group:
+        assert (run(Scalar, 3.0) == 3 * K).all()
+
+
+def test_numbers_of_each_matrix_are_told_to_be_per_batch() -> None:
+    x = np.full(BATCH, 3, np.float16)
+    for name in ("Row", "Column", "Tensor"):
+        text = said(lambda name=name: one_of_a_batch(MARKERS[name][0], x))
+        assert re.search(r"\. For a tensor of that shape write x: PerBatch\.?$", text), text
+    assert (one_of_a_batch(PerBatch, x) == 3 * K).all()
+
+
+def test_results_have_no_annotation() -> None:
+    function = pycutlass.epilogue_function(lambda accum: {"D": accum, "x": accum})
+    for x, end in ((0.0, "is written to memory: pass a tensor of float16, got float 0"), (np.ones(N, "f2"), "got 16")):
+        text = said(lambda x=x: pycutlass.matmul(A, B, epilogue=function, epilogue_inputs={"x": x}))
+        assert text.endswith(end), text
+
+
+def test_what_is_combined_with_pairs_has_half_of_the_columns() -> None:
+    def gated(accum: Any, x: Any) -> Any:
+        gate, up = pairs(accum)
+        return gate * up * x
+
+    for marker, whole in ((Row, (N,)), (Tensor, (M, N))):
+        gated.__annotations__["x"] = marker
+        function = pycutlass.epilogue_function(gated)
+        text = said(lambda f=function, s=whole: pycutlass.matmul(A, B, epilogue=f, epilogue_inputs={"x": np.ones(s, "f2")}))
+        assert re.search(r"\. It is combined with what pairs returns, which has 8 columns\.?$", text), text
+        half = np.ones((*whole[:-1], N // 2), np.float16)
+        assert (pycutlass.matmul(A, B, epilogue=function, epilogue_inputs={"x": half}) == K * K).all()
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
