@@ -229,9 +229,10 @@ def listed_port(
     if not isinstance(tensors, list | tuple):
         taken = taken_apart(port, tensors, written=written)
         if taken is None or len(taken) != batch:
-            _, line = _line(port, rows, columns)
+            lines, line = _line(port, rows, columns)
             ld = 0 if not port.is_matrix else rows if port.is_by_columns else line
-            return address_table(port_name(port, written=written), port.description, tensors, batch, ld)
+            one = (lines, line) if port.is_matrix else (lines * line,)
+            return address_table(port_name(port, written=written), port.description, tensors, batch, ld, one)
         tensors = taken
     check_listed(port.name, tensors, batch)
     matrices = tuple(
@@ -253,7 +254,7 @@ def taken_apart(port: Port, tensor: Any, *, written: bool) -> tuple[Any, ...] | 
     shape = shape_of(tensor) or ()
     if not hasattr(tensor, "__getitem__"):  # as objects with __dlpack__ may lack
         return None
-    if port.form != "number":
+    if port.form not in ("number", "scalar"):
         if len(shape) != (3 if port.is_matrix else 2):
             return None
         check_type_of_all(port, tensor, written=written)
@@ -261,7 +262,7 @@ def taken_apart(port: Port, tensor: Any, *, written: bool) -> tuple[Any, ...] | 
     if not shape or math.prod(shape[1:]) != 1 or "int64" in str(attribute(tensor, "dtype")):  # a table of addresses
         return None
     check_type_of_all(port, tensor, written=written)
-    # Elements of (problems,) would be numbers, and no tensors.
+    # Elements of (problems,) would be numbers, and no tensors; parts of them are the memory that is written as well.
     return items_of((tensor[number : number + 1] for number in range(shape[0])), sys.maxsize - 1)
 
 

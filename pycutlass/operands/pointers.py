@@ -15,6 +15,7 @@ from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_alike, check_listed, is_vector, matrix, vector
 from pycutlass.operands.reordered import UNCHANGED, Reordering
+from pycutlass.remedies import is_target
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = [
@@ -262,8 +263,10 @@ def _table(
     return PointerTable(name, description, view, 0 if bias else packed, 8 * batch)
 
 
-def address_table(name: str, description: TensorDescription, tensor: Any, batch: int, ld: int) -> PointerTable:
-    """Return a table of the addresses of tensors that an epilogue has, which are packed.
+def address_table(
+    name: str, description: TensorDescription, tensor: Any, batch: int, ld: int, one: tuple[int, ...] = ()
+) -> PointerTable:
+    """Return a table of the addresses of tensors that an epilogue has, which are packed; each is of the shape `one`.
 
     Raises
     ------
@@ -273,6 +276,8 @@ def address_table(name: str, description: TensorDescription, tensor: Any, batch:
     view = wrap(name, tensor)
     if view.dtype_name not in ("int64", "uint64") or view.shape is None or view.device is None:
         got = "an address" if view.shape is None else f"a {view.library} tensor of {view.dtype_name}, {view.shape}"
+        if one and view.shape == one and not is_target(name):
+            got += f". For one {name} of all problems pass [{name}] * {batch}"
         raise ArgumentTypeError(
             f"{name}, which the epilogue has beside C and D, must in Mode.Array be a list of {batch} tensors, one "
             f"tensor that holds {batch} of them along its first dimension, or an int64 tensor of {batch} addresses on "

@@ -240,7 +240,7 @@ class Group:
         or_divided = "" if axis is None else f", or one with {total} {('rows', 'columns')[axis]}, which offs divides"
         if axis is not None and not port.is_matrix:
             or_divided = f", or one of shape ({total},), which offs divides"
-        of_numbers = f", of shape ({len(self)},)" if port.form == "number" else ""
+        of_numbers = f", of shape ({len(self)},)" if port.form in ("number", "scalar") else ""
         is_one = found is None and len(shape_of(given) or ()) == (2 if port.is_matrix else 1)
         shared = f". For one that all share, pass [{port.name}] * {len(self)}" if is_one and not written else ""
         raise ArgumentError(

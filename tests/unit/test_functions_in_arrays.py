@@ -79,6 +79,33 @@ def test_one_tensor_may_hold_those_of_all_problems(without_gpu: None) -> None:
     np.testing.assert_array_equal(given["D"], listed["D"])
 
 
+@pytest.mark.parametrize("shape", [(BATCH,), (BATCH, 1)], ids=str)
+@pytest.mark.parametrize("how", ["array", "group", "plan"])
+def test_one_tensor_may_hold_a_number_of_each_problem(how: str, shape: tuple[int, ...], without_gpu: None) -> None:
+    """As a PerBatch does, which is read: what is written is the memory of that tensor."""
+    function = pycutlass.epilogue_function(lambda x: {"D": x, "total": pycutlass.epilogue.sum(x)})
+    total = np.zeros(shape, np.float32)
+    A = [np.full((M, K), number + 1, np.float16) for number in range(BATCH)]
+    B, D = [np.ones((N, K), np.float16).T] * BATCH, [np.empty((M, N), np.float16) for _ in range(BATCH)]
+    if how == "plan":
+        pycutlass.grouped_matmul(A, B, epilogue=function, epilogue_inputs={"total": total})
+    else:
+        described = parts("f16", tile=(64, 64, 32)) | {"epilogue_functor": function(cutlass.float16, 8)}
+        operation: Any
+        if how == "array":
+            operation = GemmOperationUniversal(**described)
+            arguments: Any = pycutlass.GemmArguments(
+                operation, (M, N, K), A, B, None, D, _Mode.Array, batch=BATCH, epilogue={"total": total}
+            )
+        else:
+            operation = pycutlass.GemmOperationGrouped(**described)
+            sizes = [(M, N, K)] * BATCH
+            arguments = pycutlass.GemmGroupedArguments(operation, sizes, A, B, None, D, epilogue={"total": total})
+        operation.run(arguments)
+        arguments.sync()
+    np.testing.assert_array_equal(total.reshape(-1), M * N * K * np.arange(1, BATCH + 1))
+
+
 def test_other_tensors_take_their_place(without_gpu: None) -> None:
     operation = make("residual")
     given, others = drawn(operation), drawn(operation)
@@ -97,7 +124,10 @@ def test_other_tensors_take_their_place(without_gpu: None) -> None:
         ({"bias": None}, ArgumentError, "bias, a row of the epilogue, is missing"),
         ({"bias": [np.zeros(N, np.float16)]}, ArgumentError, "operand bias has 1 tensor for batch=3"),
         ({"bias": [np.zeros(N + 1, np.float16)] * 3}, ArgumentError, r"bias\[0\] must be a contiguous vector of 48"),
-        ({"addend": np.zeros((M, N), np.float16)}, ArgumentTypeError, "addend, which the epilogue has beside C and D"),
+        ({"addend": np.zeros((M, N), np.float16)}, ArgumentTypeError, r"For one addend .* pass \[addend\] \* 3$"),
+        ({"bias": np.zeros(N, np.float16)}, ArgumentTypeError, r"For one bias of all problems pass \[bias\] \* 3$"),
+        ({"T": np.zeros((M, N), np.float16)}, ArgumentTypeError, r"got a numpy tensor of float16, \(40, 48\)$"),
+        ({"addend": np.zeros(5)}, ArgumentTypeError, "addend, which the epilogue has beside C and D"),
         ({"addend": np.zeros(3, np.int64)}, ArgumentTypeError, "an int64 tensor of 3 addresses on the GPU"),
         ({"bias": [None] * 3}, ArgumentError, r"bias\[0\], a row of the epilogue, is missing: the list has None there"),
         ({"T": [np.zeros((M, N), np.float16)] * 3}, ArgumentError, r"T\[\d\] overlaps T\[\d\]"),
