@@ -269,7 +269,8 @@ def _mistake(
             return _twice(present, earlier)
     known = [each for each in inspect.signature(function).parameters.values() if each.name not in ("self", "cls")]
     names = [each.name for each in known if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-    unknown = [name for name in kwargs if name not in names]
+    further = [each.name for each in known if each.kind is each.VAR_KEYWORD and each.name != "unknown"]
+    unknown = [] if further else [name for name in kwargs if name not in names]  # "unknown" is there to be refused
     if unknown:
         legacy = getattr(owner, "_LEGACY", ())
         listed = [name for name in names if name not in legacy]
@@ -280,8 +281,7 @@ def _mistake(
     optional = [each.name for each in known if each.default is not each.empty and each.name not in (*needed, *legacy)]
     required = [name for name in names if name not in (*optional, *legacy)]
     takes = ", ".join([*required, f"optionally {', '.join(optional)}"] if optional else required)
-    further = (each.name for each in known if each.kind is each.VAR_KEYWORD)
-    takes += "".join(f", and {each} by name" for each in further if each != "unknown")  # which is there to be refused
+    takes += "".join(f", and {each} by name" for each in further)
     misplaced: Callable[[Any], str] = getattr(owner, "_MISPLACED", lambda value: "")
     hint = next((text for text in map(misplaced, args[1:]) if text), "")
     return ArgumentTypeError(f"{said}; it takes {takes or 'none'}{f'.{hint}' if hint else ''}")

@@ -17,7 +17,7 @@ from pycutlass.epilogue.function_epilogue import FunctionEpilogue
 from pycutlass.epilogue.graph import Graph
 from pycutlass.epilogue.pairs import check_gated
 from pycutlass.epilogue.parameters import parameters, traced
-from pycutlass.epilogue.places import where_called
+from pycutlass.epilogue.places import where_called, where_defined
 from pycutlass.epilogue.top_k import check_selected
 from pycutlass.epilogue.traced import is_traced
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
@@ -72,8 +72,11 @@ def epilogue_function(function: Callable[..., Any]) -> EpilogueFunction:
     if not callable(function) or isinstance(function, type):
         raise DescriptionError(f"epilogue_function traces a function, got {shown(function)}")
     graph = traced(function, parameters(function, name), name)
-    function_types.check_names(name, graph)
-    check_gated(name, graph)
+    try:
+        function_types.check_names(name, graph)
+        check_gated(name, graph)
+    except DescriptionError as error:
+        raise DescriptionError(f"{where_defined(function)}{error}") from None
     return EpilogueFunction(name, graph, inspect.getdoc(function) or "")
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass.calls import shown
+from pycutlass.epilogue import functions
 from pycutlass.epilogue.graph import Graph, Input, Value, element_named
-from pycutlass.epilogue.places import names_here, where_raised
+from pycutlass.epilogue.places import names_here, where_defined, where_raised
 from pycutlass.epilogue.protocol import Scalar
 from pycutlass.epilogue.trace import Trace
 from pycutlass.epilogue.traced import Reduced, Traced
@@ -109,8 +110,10 @@ _MARKERS = {"row": Row, "column": Column, "tensor": Tensor, "source": Source, "p
 _MEANT = "Row, Column, Tensor, Source, PerBatch or Scalar"
 
 
-def traced(function: Callable[..., Any], inputs: tuple[Input, ...], name: str) -> Graph:
-    """Return the graph of a function that takes `inputs` by position.
+def traced(
+    function: Callable[..., Any], inputs: tuple[Input, ...], name: str, written: Callable[..., Any] | None = None
+) -> Graph:
+    """Return the graph of a function that takes `inputs` by position, which the user has `written`, or another.
 
     Raises
     ------
@@ -129,8 +132,13 @@ def traced(function: Callable[..., Any], inputs: tuple[Input, ...], name: str) -
         raise DescriptionError(
             f"{where_raised(error)}{name} raised {type(error).__name__} while it was traced{_said_by(error)}"
         ) from error
-    outputs = _outputs(trace, returned, name)
-    return trace.graph({key: value._number for key, value in outputs.items()})
+    try:
+        outputs = _outputs(trace, returned, name)
+    except DescriptionError as error:
+        raise DescriptionError(f"{where_defined(written or function)}{error}") from error.__cause__
+    return trace.graph(
+        {key: value._number for key, value in outputs.items()}, lambda: where_defined(written or function)
+    )
 
 
 def _said_by(error: Exception) -> str:
@@ -139,6 +147,9 @@ def _said_by(error: Exception) -> str:
         said = str(error)
     except Exception:  # of whoever wrote the class
         return ""
+    name = error.name if isinstance(error, NameError) else None
+    if name in functions.__all__:  # names of Python's own among them, so that `import *` brings none
+        said += f". Write from pycutlass.epilogue import {name}, since import * does not bring it"
     return f": {said}" if said else ""
 
 
@@ -150,6 +161,13 @@ def parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
     DescriptionError
         One without an annotation, or with another one.
     """
+    try:
+        return _parameters(function, name)
+    except DescriptionError as error:
+        raise DescriptionError(f"{where_defined(function)}{error}") from error.__cause__
+
+
+def _parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise DescriptionError(f"{name} is a generator or asynchronous: an epilogue function returns D, once")
     signature = _signature(function, name)

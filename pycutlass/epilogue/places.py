@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import linecache
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from pycutlass import calls, integers
 
-__all__ = ["names_here", "where_called", "where_raised"]
+__all__ = ["names_here", "where_called", "where_defined", "where_raised"]
 
 _HERE = (str(Path(__file__).parent), calls.__file__, integers.__file__)
 #: Libraries whose functions trace: their own frames are between the user's line and ours.
@@ -20,7 +23,25 @@ _BETWEEN = ("numpy", "torch")
 def where_called() -> str:
     """Return the line of the user's function that is being traced."""
     frame = _users()
-    return "" if frame is None else _place(frame, frame.f_lineno)
+    return "" if frame is None else _placed(frame.f_code, frame.f_lineno)
+
+
+def where_defined(function: Callable[..., Any]) -> str:
+    """Return the line on which the user's function begins, behind its decorators."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    if not isinstance(code, CodeType) or code.co_filename.startswith(_HERE):
+        return ""
+    first = line = code.co_firstlineno
+    while linecache.getline(code.co_filename, line) and not _is_definition(code, line):
+        line += 1
+    return _placed(code, line if linecache.getline(code.co_filename, line) else first)
+
+
+def _is_definition(code: CodeType, line: int) -> bool:
+    words = linecache.getline(code.co_filename, line).split()
+    return code.co_name == "<lambda>" or words[:1] == ["def"] or words[:2] == ["async", "def"]
 
 
 def names_here() -> dict[str, Any]:
@@ -34,7 +55,7 @@ def where_raised(error: BaseException) -> str:
     place, step = "", error.__traceback__
     while step is not None:
         if _is_the_users(step.tb_frame):
-            place = _place(step.tb_frame, step.tb_lineno)
+            place = _placed(step.tb_frame.f_code, step.tb_lineno)
         step = step.tb_next
     return place
 
@@ -51,6 +72,6 @@ def _is_the_users(frame: FrameType) -> bool:
     return not frame.f_code.co_filename.startswith(_HERE) and package not in _BETWEEN
 
 
-def _place(frame: FrameType, line: int) -> str:
-    text = linecache.getline(frame.f_code.co_filename, line).strip()
-    return f"{frame.f_code.co_name}, line {line}{f' ({text})' if text else ''}: "
+def _placed(code: CodeType, line: int) -> str:
+    text = linecache.getline(code.co_filename, line).strip()
+    return f"{code.co_name}, line {line}{f' ({text})' if text else ''}: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from pycutlass.epilogue.columns import Columns
@@ -59,8 +59,10 @@ class Trace:
         """Return the number of a constant, which is the function's own."""
         return self.add(Value("constant", (), (number.hex(),)))
 
-    def graph(self, outputs: Mapping[str, int]) -> Graph:
+    def graph(self, outputs: Mapping[str, int], where: Callable[[], str]) -> Graph:
         """Return the graph of what the function has returned: the numbers of outputs by their names.
+
+        `where` says on which line the function begins, for what is said of its parameters.
 
         Raises
         ------
@@ -76,10 +78,12 @@ class Trace:
             if parameter.name not in used:
                 if parameter.form == "accumulator":
                     raise DescriptionError(
-                        "the accumulator, the first parameter, is unused: D and other outputs are computed from it"
+                        f"{where()}the accumulator, the first parameter, is unused: D and other outputs are computed "
+                        f"from it"
                     )
                 raise DescriptionError(
-                    f"the parameter {parameter.name!r} is unused: no output depends on it. Leave it out, or use it"
+                    f"{where()}the parameter {parameter.name!r} is unused: no output depends on it. Leave it out, or "
+                    f"use it"
                 )
         used_values = (self.values[number] for number in order)
         selected = {(value.operands, value.data[0]) for value in used_values if value.node == "top_k"}

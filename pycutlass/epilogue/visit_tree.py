@@ -19,6 +19,7 @@ from pycutlass.epilogue.function_epilogue import FunctionEpilogue
 from pycutlass.epilogue.functions import sum as sum_of
 from pycutlass.epilogue.pairs import check_gated
 from pycutlass.epilogue.parameters import parameters, traced
+from pycutlass.epilogue.places import where_defined
 from pycutlass.epilogue.protocol import Epilogue
 from pycutlass.epilogue.scalars import EpilogueScalars
 from pycutlass.epilogue.traced import Reduced, Traced
@@ -203,20 +204,41 @@ def _graph(tree: EpilogueVisitTree, name: str) -> tuple[Any, str]:
     def named(*values: Any) -> dict[str, Any]:
         nonlocal main
         returned, variables, written = _with_variables(call, tree, *values)
-        outputs = returned if isinstance(returned, tuple) else (returned,)
-        each_written = written if len(written) == len(outputs) else [""] * len(outputs)
-        names = [_name(name, *each, variables) for each in zip(outputs, each_written, strict=True)]
-        if len(set(names)) < len(names):
-            raise DescriptionError(f"{name} returns {', '.join(names)}: return each variable once")
-        matrices = [each for each, output in zip(names, outputs, strict=True) if isinstance(output, Traced)]
-        if not matrices:
-            raise DescriptionError(f"{name} returns no tensor: a kernel writes one at least, so return D as well")
-        main = "D" if "D" in matrices else matrices[0]
-        return {"D" if each == main else each: output for each, output in zip(names, outputs, strict=True)}
+        try:
+            main, outputs = _outputs(name, returned, variables, written)
+        except DescriptionError as error:
+            raise DescriptionError(f"{where_defined(call)}{error}") from None
+        return outputs
 
-    graph = traced(named, parameters(tree.__call__, name), name)
-    check_gated(name, graph)
+    graph = traced(named, parameters(tree.__call__, name), name, call)
+    try:
+        check_gated(name, graph)
+    except DescriptionError as error:
+        raise DescriptionError(f"{where_defined(call)}{error}") from None
     return graph, main
+
+
+def _outputs(
+    tree: str, returned: Any, variables: Mapping[str, Any], written: list[str]
+) -> tuple[str, dict[str, Traced | Reduced]]:
+    """Return the variable that is D, and what is returned by name, with that one as D."""
+    outputs = returned if isinstance(returned, tuple) else (returned,)
+    each_written = written if len(written) == len(outputs) else [""] * len(outputs)
+    named = [(_name(tree, *each, variables), each[0]) for each in zip(outputs, each_written, strict=True)]
+    names = [each for each, _ in named]
+    if len(set(names)) < len(names):
+        raise DescriptionError(f"{tree} returns {', '.join(names)}: return each variable once")
+    for each, output in named:
+        if each == "D" and isinstance(output, Reduced):
+            raise DescriptionError(
+                f"{tree} returns {output._WHAT} as D, which is what the whole matrix is called: give it another name, "
+                f"as in return T, total"
+            )
+    matrices = [each for each, output in named if isinstance(output, Traced)]
+    if not matrices:
+        raise DescriptionError(f"{tree} returns no tensor: a kernel writes one at least, so return D as well")
+    main = "D" if "D" in matrices else matrices[0]
+    return main, {"D" if each == main else each: output for each, output in named}
 
 
 def _with_variables(call: Callable[..., Any], *values: Any) -> tuple[Any, dict[str, Any], list[str]]:

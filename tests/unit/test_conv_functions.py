@@ -170,7 +170,10 @@ def test_wrong_tensors_are_refused(without_gpu: None) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"x": None}, "x, a matrix of the epilogue, is missing"),
         ({"x": np.zeros((1, 4, 5, 8), np.float16)}, "x"),
-        ({"left": np.zeros(8, np.float16)}, r"left .* got shape \(8,\) with strides \(1,\). For a tensor of that shape write left: Row.$"),
+        (
+            {"left": np.zeros(8, np.float16)},
+            r"left .* got shape \(8,\) with strides \(1,\). For a tensor of that shape write left: Row.$",
+        ),
         ({"x": np.zeros(8, np.float16)}, r"; got 8. For a tensor of that shape write x: Row$"),
         ({"x": np.zeros((16, 1), np.float16)}, r"got shape \(16, 1\). For a tensor of that shape write x: Column$"),
         ({"x": 1.0}, r"got float 1. For a single number write x: Scalar$"),
@@ -198,9 +201,7 @@ def _images(library: str, *shape: int, dtype: str = "float16") -> Any:
 WRITTEN = {
     "another type": lambda library: _images(library, 2, 4, 4, 8, dtype="float32"),
     "channels before pixels": lambda library: (
-        _images("torch", 2, 4, 4, 8)
-        if library == "torch"
-        else np.zeros((2, 8, 4, 4), np.float16).transpose(0, 2, 3, 1)
+        _images("torch", 2, 4, 4, 8) if library == "torch" else np.zeros((2, 8, 4, 4), np.float16).transpose(0, 2, 3, 1)
     ),
     "another address": lambda library: (
         torch.zeros(257, dtype=torch.float16)[1:].view(2, 4, 4, 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import pydoc
+import re
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,19 @@ def _marked_with_text(bias: "row") -> Any:  # type: ignore # noqa
 
 def _scaled(accum: Any, scale: Scalar, bias: Row) -> Any:
     return accum * scale + bias
+
+
+def _unused(accum: Any, scale: Scalar, bias: Row) -> Any:
+    return accum + bias
+
+
+def _without_accumulator(accum: Any, bias: Row) -> Any:
+    return bias
+
+
+@functools.wraps(_unused)
+def _decorated(*given: Any) -> Any:
+    return _unused(*given)
 
 
 def _method(self: Any, accum: Any) -> Any:
@@ -125,6 +139,47 @@ def test_a_mistake_is_explained(function: Any, said: str) -> None:
 def test_the_line_is_the_users(function: Any) -> None:
     said = refused(function)
     assert said.startswith("<lambda>, line ") and "(lambda accum: " in said
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (_unused, "_unused, line N (def _unused(accum: Any, scale: Scalar, bias: Row) -> Any:): the parameter 'scale'"),
+        (
+            _decorated,
+            "_unused, line N (def _unused(accum: Any, scale: Scalar, bias: Row) -> Any:): the parameter 'scal",
+        ),
+        (
+            _without_accumulator,
+            "_without_accumulator, line N (def _without_accumulator(accum: Any, bias: Row) -> Any:)",
+        ),
+        (_more, "_more, line N (def _more(accum: Any, **more: Row) -> Any:): _more takes **more"),
+        (_marked, "_marked, line N (def _marked(bias: Row, residual: Tensor) -> Any:): _marked has bias: Row as its"),
+        (_yields, "_yields, line N (def _yields(accum: Any) -> Any:): _yields is a generator"),
+        (functools.partial(_scaled, 2.0), "_scaled, line N (def _scaled(accum: Any, scale: Scalar, bias: Row) -> Any:"),
+        (lambda accum: {"T": accum}, '<lambda>, line N ((lambda accum: {"T": accum}, '),
+        (lambda accum: None, "<lambda>, line N ((lambda accum: None, "),
+        (lambda x: {"D": x, "a" * 24: x}, '<lambda>, line N ((lambda x: {"D": x, "a" * 24: x}, '),
+        (eval("lambda accum: 1.0"), "<lambda>, line N: <lambda> returns 1.0 as D"),
+    ],
+)
+def test_the_line_of_what_is_wrong_with_all_of_a_function(function: Any, said: str) -> None:
+    """With its parameters or with what it returns, for which there is no line of its own."""
+    text = re.sub(r"line \d+", "line N", refused(function), count=1)
+    assert text.startswith(said), text
+
+
+@pytest.mark.parametrize("name", ["where", "clamp", "cast", "exp", "top_k", "pairs", "logsumexp"])
+def test_a_function_that_was_not_imported(name: str) -> None:
+    said = refused(eval(f"lambda accum: {name}(accum)"))
+    assert said.endswith(f". Write from pycutlass.epilogue import {name}, since import * does not bring it")
+    assert hasattr(epilogue, name)
+    assert "Write from" not in refused(eval("lambda accum: elsewhere(accum)"))
+
+
+def test_numpy_is_asked_without_the_accumulator() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"missing 1 required positional argument: 'accum'; it takes accum"):
+        plain.numpy(bias=[1.0])
 
 
 @pytest.mark.parametrize(

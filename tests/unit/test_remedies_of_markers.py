@@ -145,7 +145,9 @@ def test_what_is_combined_with_pairs_has_half_of_the_columns() -> None:
     for marker, whole in ((Row, (N,)), (Tensor, (M, N))):
         gated.__annotations__["x"] = marker
         function = pycutlass.epilogue_function(gated)
-        text = said(lambda f=function, s=whole: pycutlass.matmul(A, B, epilogue=f, epilogue_inputs={"x": np.ones(s, "f2")}))
+        text = said(
+            lambda f=function, s=whole: pycutlass.matmul(A, B, epilogue=f, epilogue_inputs={"x": np.ones(s, "f2")})
+        )
         assert re.search(r"\. It is combined with what pairs returns, which has 8 columns\.?$", text), text
         half = np.ones((*whole[:-1], N // 2), np.float16)
         assert (pycutlass.matmul(A, B, epilogue=function, epilogue_inputs={"x": half}) == K * K).all()

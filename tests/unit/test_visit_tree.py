@@ -231,8 +231,19 @@ def test_a_class_that_has_no_source_is_traced() -> None:
     ],
 )
 def test_what_a_class_cannot_return(expression: str, said: str) -> None:
-    with pytest.raises(PyCutlassError, match=said):
+    with pytest.raises(PyCutlassError, match=rf"^__call__, line \d+.*: .*{said}"):
         tree(returning(expression)).initialize()
+
+
+def test_the_whole_matrix_is_called_d() -> None:
+    class Tree(EpilogueVisitTree):
+        def __call__(self, accum: "tensor"):  # type: ignore[name-defined,no-untyped-def,override]
+            D = reduction_op(accum, "row", "Add", 64)
+            T = 2.0 * accum
+            return T, D
+
+    with pytest.raises(DescriptionError, match=r"Tree returns a reduction as D.*as in return T, total$"):
+        tree(Tree).initialize()
 
 
 @pytest.mark.parametrize(
