@@ -181,7 +181,7 @@ class Arguments(ABC):
         if isinstance(output_op, VisitorArguments) and not self._TAKES_TREES:
             raise ArgumentTypeError(
                 f"output_op has tensors of an EpilogueVisitTree, which GemmArguments take: give {type(self).__name__} "
-                f"epilogue={{...}}, and as output_op what EpilogueFunction.epilogue_type returns"
+                f"epilogue={{...}}, and as output_op what epilogue_type of its operation returns"
             )
         functor = self.operation.epilogue_functor
         if output_op is None and self._makes_partial_sums:  # the reduction has them, and asks for those without default

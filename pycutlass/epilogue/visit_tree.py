@@ -27,7 +27,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.integers import as_int, several
 from pycutlass.library import TileDescription
 
-__all__ = ["EpilogueVisitTree", "VisitorArguments", "VisitorEpilogue", "reduction_op"]
+__all__ = ["EpilogueVisitTree", "VisitorArguments", "VisitorEpilogue", "of_function", "reduction_op"]
 
 _AXES = {"row": 1, "column": 0}
 
@@ -346,6 +346,24 @@ class VisitorEpilogue(FunctionEpilogue):
             tensors,
             target,
         )
+
+
+def of_function(epilogue: Any) -> Any:
+    """Return what a tree is without the tensors in its `epilogue_type`: a function with types. Others stay as they are.
+
+    Launches other than `GemmArguments` take these as ``epilogue={...}``, and D as D.
+    """
+    epilogue = epilogue.functor if isinstance(epilogue, EpilogueVisitTree) else epilogue
+    if not isinstance(epilogue, VisitorEpilogue):
+        return epilogue
+    return FunctionEpilogue(
+        epilogue.function,
+        epilogue.element_output,
+        epilogue.epilogue_vector_length,
+        epilogue.element_accumulator,
+        epilogue.element_epilogue,
+        epilogue.types,
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from pycutlass import _core
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import Epilogue, EpilogueFunctor
+from pycutlass.epilogue.visit_tree import of_function
 from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, Family, KernelFamily
 from pycutlass.families.epilogues import check_tiles
@@ -201,6 +202,7 @@ class Conv2dOperation(Operation):
         self.A = checked_parts.single_loads(tile.math_instruction, "A", A)
         self.B = checked_parts.single_loads(tile.math_instruction, "B", B)
         C = checked_parts.expect("C", C, TensorDescription)
+        epilogue_functor = of_function(epilogue_functor)
         if isinstance(epilogue_functor, Epilogue):
             check_family(epilogue_functor, Family.AMPERE_CONV)
             functor: Epilogue = epilogue_functor

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from pycutlass import _core
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import SchedulerMode
-from pycutlass.epilogue import Epilogue
+from pycutlass.epilogue import Epilogue, EpilogueVisitTree
+from pycutlass.epilogue.visit_tree import of_function
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import KernelFamily
 from pycutlass.families.table import check_family, swizzle_meant
@@ -92,7 +93,7 @@ class GemmOperationGrouped(Operation):
         A: TensorDescription,
         B: TensorDescription,
         C: TensorDescription,
-        epilogue_functor: Epilogue,
+        epilogue_functor: Epilogue | EpilogueVisitTree,
         swizzling_functor: Any = _core.IdentitySwizzle1,
         precompute_mode: SchedulerMode = SchedulerMode.Device,
         *,
@@ -103,7 +104,7 @@ class GemmOperationGrouped(Operation):
             self._refuse(unknown, "arch", "element_epilogue")
         #: The GEMM that each problem of a group is.
         self.single = GemmOperationUniversal(
-            *(compute_capability, tile_description, A, B, C, epilogue_functor, swizzling_functor),
+            *(compute_capability, tile_description, A, B, C, of_function(epilogue_functor), swizzling_functor),
             element_epilogue=element_epilogue,
         )
         self.compute_capability = self.single.compute_capability

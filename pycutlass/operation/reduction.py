@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.epilogue import Epilogue, EpilogueFunctor, FunctionEpilogue, LinearCombination
+from pycutlass.epilogue.visit_tree import of_function
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import AMPERE, Family
 from pycutlass.families.parts import changed
@@ -111,6 +112,7 @@ class ReductionOperation(Operation):
         if epilogue_functor is None:
             compute = element_accumulator if element_compute is None else element_compute
             epilogue_functor = LinearCombination(self.C.element, count, element_accumulator, compute)
+        epilogue_functor = of_function(epilogue_functor)
         if not isinstance(epilogue_functor, Epilogue):
             epilogue_functor = expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         self.epilogue_functor: Epilogue = epilogue_functor

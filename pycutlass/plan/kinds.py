@@ -13,8 +13,10 @@ from pycutlass.epilogue import (
     Epilogue,
     EpilogueFunction,
     EpilogueFunctor,
+    EpilogueVisitTree,
     LinearCombination,
     LinearCombinationGeneric,
+    VisitorEpilogue,
 )
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.integers import attribute
@@ -221,6 +223,11 @@ def check_epilogue(given: Any, name: str = "epilogue") -> None:
     """
     is_class = isinstance(given, type) and issubclass(given, Activation | EpilogueFunctor)
     kinds = Activation | Composed | EpilogueFunction | TypedFunction | Epilogue
+    if isinstance(given, EpilogueVisitTree | VisitorEpilogue):
+        raise ArgumentTypeError(
+            f"{name} is an EpilogueVisitTree, which has the tile of one kernel, got {shown(given)}: describe that "
+            f"kernel as GemmOperationUniversal, or write what is computed as an epilogue function, which is for any"
+        )
     if given is not None and not is_class and not isinstance(given, kinds):
         called = given if type(given) is str else attribute(given, "__name__")
         how = "decorate a function of your own with pycutlass.epilogue_function"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from convolutions import conv, fprop
 from descriptions import parts
 
 import pycutlass
@@ -294,3 +295,41 @@ def test_what_is_no_tree_says_so() -> None:
 @pytest.mark.compile
 def test_it_builds() -> None:
     pycutlass.compiler.add_module([make(Reduces)])
+
+
+@pytest.mark.parametrize("given", ["the class", "its functor"])
+def test_other_operations_take_it_as_a_function(given: str, without_gpu: None) -> None:
+    """The original had trees for GEMMs alone; here they are of the same graph as functions, which all families take."""
+    random = np.random.default_rng(3)
+    A, B, c = (random.integers(-3, 4, shape).astype(np.float16) for shape in ((16, 32), (8, 32), (16, 8)))
+    exact = 2.0 * A.astype(float) @ B.T.astype(float) + c
+
+    class Added(EpilogueVisitTree):
+        def __call__(self, accum: "tensor", c: "tensor", alpha: "scalar"):  # type: ignore[name-defined,no-untyped-def,override]
+            T = alpha * accum + c
+            return T
+
+    made: Any = tree(Added)
+    made = made if given == "the class" else made.functor
+    described = parts("f16")
+
+    group = pycutlass.GemmOperationGrouped(**described | {"epilogue_functor": made})
+    D = np.empty((16, 8), np.float16)
+    options: dict[str, Any] = {"output_op": group.epilogue_type(alpha=2.0), "epilogue": {"c": [c]}}
+    launch: Any = pycutlass.GemmGroupedArguments(group, [(16, 8, 32)], [A], [B.T], None, [D], **options)
+    group.run(launch)
+    launch.sync()
+    np.testing.assert_array_equal(D, exact)
+
+    convolution = conv(fprop, "optimized", functor=lambda *types: made)
+    x, w, y, image = (each.reshape(-1, 1, 1, each.shape[1]) for each in (A, B, np.empty_like(c), c))
+    size = pycutlass.conv2d_problem_size(x, w)
+    options = {"output_op": convolution.epilogue_type(alpha=2.0), "epilogue": {"c": image}}
+    launch = pycutlass.Conv2dArguments(convolution, size, x, w, None, y, **options)
+    convolution.run(launch)
+    launch.sync()
+    np.testing.assert_array_equal(y.reshape(16, 8), exact)
+
+    for call in (pycutlass.matmul, pycutlass.Gemm):
+        with pytest.raises(ArgumentTypeError, match="describe that kernel as GemmOperationUniversal, or write"):
+            call(A, B.T, epilogue=made)
