@@ -102,10 +102,9 @@ def port_views(epilogue: Epilogue, given: Mapping[str, Any], *, listed: bool = F
     views: dict[str, TensorView] = {}
     for port in epilogue.ports:
         tensors, written = given.get(port.name), port in epilogue.outputs
-        is_list = listed and isinstance(tensors, list | tuple)
-        each = (
-            {f"{port.name}[{number}]": one for number, one in enumerate(tensors)} if is_list else {port.name: tensors}
-        )
+        each = {port.name: tensors}
+        if listed and isinstance(tensors, list | tuple):
+            each = {f"{port.name}[{number}]": one for number, one in enumerate(tensors)}
         for label, tensor in each.items():
             if tensor is not None and not is_plain_number(tensor):
                 views[label] = view_of(EpilogueName(label, written, port.form), tensor)

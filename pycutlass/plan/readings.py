@@ -174,7 +174,11 @@ def about_c(is_given: bool, beta: Any, epilogue: Any, name: str = "c") -> str:
     """Return what to do about a C that is missing, or that would not be read."""
     if getattr(epilogue, "reads_source", None) is not None or hasattr(epilogue, "graph"):  # which says so itself
         if not is_given:
-            return f"{name} is missing, and the epilogue {shown(epilogue)} reads it: give {name}"
+            source = _source_of(epilogue)
+            return (
+                f"{name} is missing, and the epilogue {shown(epilogue)} reads it: give {name}"
+                f"{f', which its parameter {source} stands for, beside epilogue_inputs' if source else ''}"
+            )
         how = "give it a parameter of Source"
         if getattr(getattr(epilogue, "graph", None), "is_gated", False):  # which Source does not go with
             how = (
@@ -195,6 +199,12 @@ def about_c(is_given: bool, beta: Any, epilogue: Any, name: str = "c") -> str:
     if not is_given:
         return f"{name} is missing, and would be read: beta is {shown(beta)}. Give {name}, or leave out beta"
     return f"{name} is given and beta is 0: it would not be read. Pass beta=1 to add it, or leave {name} out"
+
+
+def _source_of(epilogue: Any) -> str:
+    """Return what an epilogue function calls C; "" where it does not read it, or is no function."""
+    inputs = getattr(getattr(epilogue, "graph", None), "inputs", ())
+    return next((each.name for each in inputs if each.form == "source"), "")
 
 
 def about_ports(epilogue: Epilogue, wanted: Collection[str], given: Collection[str]) -> str:
@@ -232,7 +242,7 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
         near = dict.fromkeys(suggestion(name, takes) for name in unknown)
         raise ArgumentTypeError(
             f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {epilogue!r} takes "
-            f"{', '.join(takes) or 'none'}.{''.join(near)}"
+            f"{', '.join(takes) or 'none'}.{''.join(near)}{_about_source(epilogue, unknown)}"
         )
     scalars = {name: value for name, value in given.items() if name in known}
     for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
@@ -248,6 +258,12 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
         elif not is_usual(value, usual):
             raise ArgumentError(f"{name}={shown(value)} has no effect: the epilogue {epilogue!r} lacks it")
     return kept_scalars(scalars, "launch")
+
+
+def _about_source(epilogue: Epilogue, unknown: Collection[str]) -> str:
+    """Return where C belongs, if it is among inputs that are not known by the name of a Source."""
+    source = _source_of(epilogue)
+    return f" {source} is a Source, which stands for c (of groups cs): give it as that." if source in unknown else ""
 
 
 def check_ports(

@@ -11,7 +11,7 @@ import torch
 
 import pycutlass
 from pycutlass import cutlass
-from pycutlass.epilogue import Column, PerBatch, Row, Scalar, Tensor, pairs
+from pycutlass.epilogue import Column, PerBatch, Row, Scalar, Source, Tensor, pairs
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
@@ -255,3 +255,25 @@ def test_a_number_for_a_perbatch_is_told_from_memory(is_group: bool, is_first: b
         assert text.endswith(f"got {type(number).__name__} 2. What is a number itself is a Scalar"), text
     for got in (run(numbers), run(2.0, Scalar)):
         np.testing.assert_array_equal(got[0] if is_group else got, np.full((M, N), 2 * K))
+
+
+def test_a_source_is_told_to_be_c() -> None:
+    @pycutlass.epilogue_function
+    def added(accum: Any, residual: Source) -> Any:  # type: ignore[valid-type]
+        return accum + residual
+
+    C = np.ones((M, N), np.float16)
+    images, filters = A.reshape(1, M, 1, K), np.ascontiguousarray(B.T).reshape(N, 1, 1, K)
+    calls: list[tuple[Any, tuple[Any, ...], str, Any]] = [
+        (pycutlass.matmul, (A, B), "c", C),
+        (pycutlass.grouped_matmul, ([A], [B]), "cs", [C]),
+        (pycutlass.conv2d, (images, filters), "c", C.reshape(1, M, 1, N)),
+    ]
+    for call, operands, name, c in calls:
+        inputs: dict[str, Any] = {"epilogue": added, "epilogue_inputs": {"residual": c}}
+        text = said(lambda call=call, operands=operands, inputs=inputs: call(*operands, **inputs))
+        assert text.endswith(f": give {name}, which its parameter residual stands for, beside epilogue_inputs"), text
+        text = said(lambda call=call, all=(*operands, c), inputs=inputs: call(*all, **inputs))
+        assert text.endswith("residual is a Source, which stands for c (of groups cs): give it as that."), text
+        made = call(*operands, c, epilogue=added)
+        assert (np.asarray(made) == K + 1).all()
