@@ -11,6 +11,7 @@ from pycutlass.integers import shape_of
 from pycutlass.plan.forms import Columns, as_strided, copied, form_of, lies, new_tensor, packed_vector, stacked
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.stacked_ports import of_each_matrix, vectors_as_one
+from pycutlass.remedies import laid_out
 from pycutlass.spec import TensorSpec
 from pycutlass.tensor import TensorView, wrap
 
@@ -223,13 +224,20 @@ class Product:
             size = self.rows, columns
             return tensor if plain else vectors_as_one(name, form, tensor, self.batch, size, self.is_folded)
         shape = self.with_columns(columns)
-        if self.is_empty or any(self.is_vector) or len(shape) <= _BATCHED or shape_of(tensor) != shape:
+        # A result of one dimension is taken as it is: flat.
+        is_of_plan = len(shape) <= (1 if any(self.is_vector) else _BATCHED)
+        if self.is_empty or is_of_plan or shape_of(tensor) != shape:
             return tensor
         view = wrap(name, tensor)
         if view.strides is None or view.library not in ("torch", "numpy", "cupy"):
             return tensor
-        found = self.taken(shape, view.strides)
-        return tensor if found is None else as_strided(name, tensor, view, *found)
+        found = self.taken(*self.inserted(shape, view.strides, columns))
+        if found is None:
+            raise ArgumentError(
+                f"operand {name} of shape {shape} has strides {view.strides}, and kernels go from matrix to matrix by "
+                f"one step: {laid_out(name, view.library, shape, True)}"
+            )
+        return as_strided(name, tensor, view, *found)
 
     def _seen(self, name: str, tensor: Any) -> Any:
         if tensor is None or self.is_empty:

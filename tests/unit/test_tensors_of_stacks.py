@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -199,3 +200,40 @@ def test_axes_of_a_batch_are_no_line_of_a_matrix(shape: Any, function: Any, size
 def test_axes_of_a_batch_are_no_rows_of_a_matrix_in_numpy() -> None:
     with pytest.raises(ArgumentError, match=r"residual of added is a matrix, of shape \(6, 16\)"):
         added.numpy(drawn(2, 3, 6, 16), residual=drawn(2, 3, 16))
+
+
+#: Shapes of A and B of which one is a vector, so that the result lacks an axis.
+OF_VECTORS = [((3, 4, 8), (8,)), ((8,), (3, 8, 16)), ((2, 3, 4, 8), (8,)), ((8,), (2, 3, 8, 16)), ((1, 4, 8), (8,))]
+OF_VECTORS += [((4, 8), (8,)), ((8,), (8, 16))]
+
+
+@pytest.mark.parametrize("make", [np.ascontiguousarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize(("of_a", "of_b"), OF_VECTORS)
+def test_they_lack_the_axes_that_the_result_lacks(of_a: Any, of_b: Any, make: Any) -> None:
+    a, b = drawn(*of_a), drawn(*of_b)
+    product = np.matmul(a, b)
+    residual, before = drawn(*product.shape), np.zeros_like(product)
+    inputs = {"residual": make(residual), "before": make(before)}
+    result = pycutlass.matmul(make(a), make(b), epilogue=added, epilogue_inputs=inputs)
+    assert tuple(result.shape) == product.shape
+    np.testing.assert_array_equal(np.asarray(result), product + residual)
+    np.testing.assert_array_equal(np.asarray(inputs["before"]), product)
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [((3, 4, 8), (8,)), ((2, 3, 4, 8), (2, 3, 8, 16)), ((8,), (2, 3, 8, 16))])
+def test_lines_that_lie_otherwise_are_told_how(of_a: Any, of_b: Any) -> None:
+    a, b = drawn(*of_a), drawn(*of_b)
+    product = np.matmul(a, b)
+    names = {"residual": np.asfortranarray(drawn(*product.shape)), "before": np.zeros_like(product, order="F")}
+    for name, packed in (("residual", "before"), ("before", "residual")):
+        given = names | {packed: np.ascontiguousarray(names[packed])}
+        with pytest.raises(ArgumentError, match=rf"operand {name} .* by one step: ") as refused:
+            pycutlass.matmul(a, b, epilogue=added, epilogue_inputs=given)
+        remedy = re.search(
+            r"by one step: (?:pass|make \w+ as) (.*?)(?: and read the result from there)?$", str(refused.value)
+        )
+        assert remedy, refused.value
+        given[name] = eval(remedy[1], {"np": np, **names})
+        result = pycutlass.matmul(a, b, epilogue=added, epilogue_inputs=given)
+        np.testing.assert_array_equal(result, product + given["residual"])
+        np.testing.assert_array_equal(given["before"], product)
