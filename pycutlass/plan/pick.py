@@ -18,6 +18,7 @@ from pycutlass.plan.candidates import candidates
 from pycutlass.plan.constants import Constants, constants_of, planned_for, present_or_named
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import is_upcast, why_unwritten
+from pycutlass.plan.many_results import why_no_gemv
 from pycutlass.plan.model import Model
 from pycutlass.plan.predicted import Predicted, Ranked
 from pycutlass.plan.tile_results import why_no_tiles
@@ -221,7 +222,11 @@ def _why_none(
         few = f" but for {_MOST_OF_GEMV} rows or columns" if len(found) else ""
         gpu = where_planned(gpu)
         capability, batched = gpu.compute_capability, batch is not None
-        remedy = why_no_tiles(kind, lambda other: bool(candidates(other, capability, batched))) or remedy_of(kind)
+
+        def has_kernels(other: GemmKind) -> bool:
+            return bool(candidates(other, capability, batched))
+
+        remedy = why_no_tiles(kind, has_kernels) or why_no_gemv(kind, has_kernels) or remedy_of(kind)
         return f"there is no kernel for GEMMs of this kind{few}{remedy}. {planned_for(gpu)}. The kind is {kind}"
     return f"no kernel takes {what}; the nearest lack: {predicted.lacking()}"
 
