@@ -65,3 +65,15 @@ def test_operands_are_told_to_lie_along_k(batch: tuple[int, ...], lying: str, k:
     np.testing.assert_array_equal(np.asarray(run(with_sums, sums=sums)), exact)
     np.testing.assert_array_equal(sums, exact.sum(-1))
     np.testing.assert_array_equal(np.asarray(run(gated)), exact[..., ::2] * exact[..., 1::2])
+
+
+def test_floats_of_8_bits_have_no_tensor_cores_before_hopper() -> None:
+    a, b = torch.ones(M, 32).to(torch.float8_e4m3fn), torch.ones(N, 32).to(torch.float8_e4m3fn).T
+    sums = torch.zeros(M)
+
+    def run(a: Any, b: Any) -> Any:
+        return pycutlass.matmul(a, b, epilogue=with_sums, epilogue_inputs={"sums": sums})
+
+    with pytest.raises(ArgumentError, match=r"with_sums needs more .* Hopper-native .* both operands as float16\."):
+        run(a, b)
+    assert (run(a.half(), b.half()) == 32).all() and (sums == 32 * N).all()
