@@ -100,6 +100,28 @@ def test_it_is_what_pytorch_makes(name: str) -> None:
         np.testing.assert_allclose(made, exact.numpy(), rtol=1e-10, atol=1e-12)
 
 
+def test_the_page_has_each_with_what_it_is_in_pytorch() -> None:
+    """Evaluated as it is written there: of the product x, and of parameters by their names."""
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| (.*)\|$", (PAGE.parent / "ready-made-epilogues.md").read_text(), re.M)
+    assert sorted(name for name, _, _ in rows) == sorted(fusions.ALL)
+    random = np.random.default_rng(1)
+    shapes = {"row": (N,), "column": (M,), "number": (), "scalar": ()}
+    for name, of_d, beside in rows:
+        function = fusions.ALL[name]
+        given = {each.name: random.standard_normal(shapes.get(each.form, (M, N))) for each in function.graph.inputs[1:]}
+        x = random.standard_normal((M, N))
+        found = function.numpy(x, **given)
+        names = {"torch": torch, "F": functional, "x": torch.from_numpy(x)}
+        names |= {key: torch.as_tensor(value) for key, value in given.items()}
+        written = {"D": of_d, **dict(re.findall(r"`(\w+)`: `(.+?)`", beside))}
+        assert written.keys() == dict(function.graph.outputs).keys()
+        for output, expression in written.items():
+            made = found[output] if isinstance(found, dict) else found
+            np.testing.assert_allclose(
+                made, eval(expression, dict(names)).numpy(), rtol=1e-10, atol=1e-12, err_msg=name
+            )
+
+
 @pytest.mark.parametrize("name", fusions.ALL)
 def test_kernels_of_both_families_take_it(name: str) -> None:
     for described in (parts("f16"), native_parts()):
