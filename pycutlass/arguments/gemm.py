@@ -183,6 +183,7 @@ class GemmArguments(Arguments):
         Scripts of the original give C and D beside it, which are its own tensors, or are not used.
         """
         functor, size = self.operation.epilogue_functor, self._problem_size
+        output_op.check_extents(size.m, size.n)
         forms = {port.name: port for port in functor.ports}
         tensors = {
             name: for_batches(tensor, forms[name], size.m, size.n, size.batch, size.gemm_mode == _Mode.Array)

@@ -310,7 +310,7 @@ class VisitorEpilogue(FunctionEpilogue):
         Parameters
         ----------
         problem_size : sequence of 2 int, optional
-            M and N, which the arguments know as well.
+            M and N, which the arguments know as well: others are refused there.
         **named : tensor or number
             What ``__call__`` takes behind the accumulator, and a tensor for each variable that it returns.
 
@@ -319,7 +319,8 @@ class VisitorEpilogue(FunctionEpilogue):
         ArgumentError, ArgumentTypeError
             Something is missing, unknown, or no number.
         """
-        if problem_size is not None and several(problem_size, 2) is None:
+        extents = None if problem_size is None else several(problem_size, 2)
+        if problem_size is not None and extents is None:
             raise ArgumentTypeError(f"problem_size must be [M, N], got {shown(problem_size)}")
         tensors = {port.name: named.pop(port.name) for port in self.ports if named.get(port.name) is not None}
         target = named.pop(self.main, None)
@@ -345,6 +346,7 @@ class VisitorEpilogue(FunctionEpilogue):
             scalars.counts,
             tensors,
             target,
+            extents,
         )
 
 
@@ -372,8 +374,18 @@ class VisitorArguments(EpilogueScalars):
 
     tensors: Mapping[str, Any] = field(default_factory=dict)
     target: Any = None
+    #: M and N as `epilogue_type` was given them.
+    extents: tuple[int, ...] | None = None
     #: Arguments that were made with it, which have what `sync` brings back.
     _launches: list[weakref.ref[Any]] = field(default_factory=list, repr=False)
+
+    def check_extents(self, m: int, n: int) -> None:
+        """Raise ArgumentError where it was made for D of other extents than those of a launch."""
+        if self.extents not in (None, (m, n)):
+            raise ArgumentError(
+                f"output_op was made for problem_size={list(self.extents or ())}, and the arguments are for {m} x {n} "
+                f"(M x N): give epilogue_type problem_size=[{m}, {n}], or leave it out"
+            )
 
     def known_to(self, arguments: Any) -> None:
         """Have `sync` wait for the launches of `arguments`."""

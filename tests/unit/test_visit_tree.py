@@ -2,6 +2,7 @@
 """Trees of the original: classes whose ``__call__`` is traced, and is their reference on arrays."""
 
 import pickle
+import re
 import sys
 from typing import Any
 
@@ -273,6 +274,26 @@ def test_what_a_launch_lacks_is_named() -> None:
         operation.epilogue_type(c=1 << 20, T=1 << 21, Z=1 << 22, vector=1 << 23, vectr=1, alpha=1.0, beta=0.0)
     with pytest.raises(ArgumentTypeError, match=r"problem_size must be \[M, N\], got 3"):
         operation.epilogue_type(c=1 << 20, T=1 << 21, Z=1 << 22, vector=1 << 23, alpha=1.0, beta=0.0, problem_size=3)
+
+
+def test_another_problem_than_the_launch_s_is_refused(without_gpu: None) -> None:
+    operation, given, Z = make(Broadcast), drawn(1), np.empty((M, N), np.float16)
+    tensors = {"c": given["c"], "vector": given["vector"], "Z": Z, "T": Z.copy(), "alpha": 1.0, "beta": 0.0}
+
+    def launch(**options: Any) -> GemmArguments:
+        output_op = operation.epilogue_type(**tensors, **options)
+        return GemmArguments(operation, (M, N, K), given["A"][0], given["B"], None, Z, output_op=output_op)
+
+    with pytest.raises(
+        ArgumentError, match=rf"problem_size=\[{N}, {M}\], and the arguments are for {M} x {N} "
+    ) as refused:
+        launch(problem_size=[N, M])
+    told = re.search(r"give epilogue_type problem_size=(\[\d+, \d+\]), or leave it out$", str(refused.value))
+    assert told, refused.value
+    arguments = launch(problem_size=eval(told[1]))
+    launch()
+    with pytest.raises(ArgumentError, match="and the arguments are for"):
+        arguments.update(output_op=operation.epilogue_type(**tensors, problem_size=[M, N + 1]))
 
 
 def test_results_without_a_launch_are_none(without_gpu: None) -> None:
