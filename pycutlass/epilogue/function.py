@@ -177,6 +177,11 @@ class EpilogueFunction:
         ArgumentError
             Shapes that do not fit.
         """
+        if any(map(is_traced, (accum, *given.values()))):
+            raise DescriptionError(
+                f"{where_called()}{self.name} is an epilogue function, whose numpy computes on arrays, and is given a "
+                f"value of another one: what several functions share is a plain function, without the decorator"
+            )
         first, *others = self.graph.inputs
         names = [each.name for each in others]
         has = f"it has {', '.join(names)}" if names else "it has the accumulator alone"

@@ -340,7 +340,9 @@ class Traced:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
-        traced = next(each for each in (*args, *(options or {}).values()) if isinstance(each, Traced))
+        given = (*args, *(options or {}).values())
+        lists = (each for one in given if isinstance(one, tuple | list) for each in one)  # as torch.stack has them
+        traced = next(each for each in (*given, *lists) if isinstance(each, Traced))
         if getattr(function, "__name__", "") in ("floor_divide", "__floordiv__") and len(args) == 2 and not options:
             return _floor_divided(*args)
         return libraries.torch_function(_named, traced._refuse, function, args, options or {})
