@@ -16,9 +16,9 @@ from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
 from pycutlass.plan.constants import Constants, constants_of, planned_for, present_or_named
+from pycutlass.plan.gemv_refusals import why_no_gemv
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import is_upcast, why_unwritten
-from pycutlass.plan.many_results import why_no_gemv
 from pycutlass.plan.model import Model
 from pycutlass.plan.predicted import Predicted, Ranked
 from pycutlass.plan.tile_results import why_no_tiles
