@@ -30,8 +30,10 @@ from pycutlass.trials.values import (
     checked_choice,
     checked_machine,
     key_beginning,
+    key_of,
     listed,
     positive,
+    without_name,
 )
 
 __all__ = ["Database", "Taken"]
@@ -180,7 +182,7 @@ class Database:
         key : str
             Beginning of `Trial.key`.
         problem, candidate : str or mapping
-            What was measured.
+            What was measured, whatever the problem calls its epilogue.
         machine : Machine
             Where and with what.
         gpu : str
@@ -196,7 +198,6 @@ class Database:
             If the file was named and cannot be used.
         """
         wanted = {
-            "problem": None if problem is None else canonical("problem", problem),
             "candidate": None if candidate is None else canonical("candidate", candidate),
             "machine": None if machine is None else checked_machine(machine).text,
             "condition": None if condition is None else checked_choice("condition", condition, CONDITIONS),
@@ -206,7 +207,8 @@ class Database:
         if gpu is not None and not isinstance(gpu, str):
             raise ArgumentTypeError(f"gpu must be the name of a GPU, got {shown(gpu)}")
         equal = {name: text for name, text in wanted.items() if text is not None}
-        found = self._storage.read(lambda store: rows.select(store, **equal))
+        rows_of = [equal] if problem is None else [equal | each for each in self._named(problem, machine)]
+        found = self._storage.read(lambda store: [trial for each in rows_of for trial in rows.select(store, **each)])
         of_gpu = (trial for trial in found if gpu is None or trial.machine.gpu == gpu)
         return sorted(of_gpu, key=lambda trial: (trial.date, trial.digest))
 
@@ -389,6 +391,14 @@ class Database:
         """Close the database. The next use opens it again; what is only in memory stays."""
         with self._lookup.changed():
             self._storage.close()
+
+    def _named(self, problem: str | Mapping[str, Any], machine: Machine | None) -> list[dict[str, str]]:
+        """Return what rows of a problem have, whatever they call its epilogue: their key, or one of these texts."""
+        text = canonical("problem", problem)
+        if machine is not None:
+            return [{"key": key_of(text, machine)}]
+        texts = dict.fromkeys(self._storage.read(rows.texts))  # once where some are on disk and in memory
+        return [{"problem": each} for each in texts if without_name(each) == without_name(text)]
 
     def _take(self, other: Database) -> Taken:
         theirs = other.trials()

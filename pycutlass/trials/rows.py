@@ -12,7 +12,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.log import say_once
 from pycutlass.trials.values import Trial, trial_from
 
-__all__ = ["are_there", "delete", "first", "insert", "problems", "revision", "select", "stored_together"]
+__all__ = ["are_there", "delete", "first", "insert", "problems", "revision", "select", "stored_together", "texts"]
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Trial))
 _COLUMNS = ("digest", "key", *_FIELDS)
@@ -61,6 +61,11 @@ def stored_together(store: Store, trials: Iterable[Trial]) -> tuple[int, int]:
     finally:
         store.run("DROP TABLE IF EXISTS temp.incoming")
     return total - here, here
+
+
+def texts(store: Store) -> list[str]:
+    """Return the problems of all trials, each once."""
+    return [row[0] for row in store.run(f"SELECT DISTINCT problem FROM {TRIALS}")]
 
 
 def select(store: Store, **equal: str) -> list[Trial]:

@@ -32,6 +32,7 @@ __all__ = [
     "listed",
     "positive",
     "trial_from",
+    "without_name",
 ]
 
 CONDITIONS = ("cold", "warm")
@@ -194,10 +195,14 @@ class Trial:
 @lru_cache(maxsize=1024)
 def key_of(problem: str, machine: Machine) -> str:
     """Return the key of trials of a problem, as canonical JSON, on a machine."""
-    facts = json.loads(problem)
-    if facts.pop(CALLED, None) is not None:
-        problem = canonical("problem", facts)
-    return make_key({"trials": _KEY_VERSION, "problem": problem, "machine": machine.text})
+    return make_key({"trials": _KEY_VERSION, "problem": without_name(problem), "machine": machine.text})
+
+
+def without_name(problem: str) -> str:
+    """Return a problem, as canonical JSON, without what it calls its epilogue."""
+    if f'"{CALLED}":' not in problem:
+        return problem
+    return compact({name: value for name, value in json.loads(problem).items() if name != CALLED})
 
 
 def trial_from(fields: Mapping[str, Any]) -> Trial:

@@ -157,6 +157,11 @@ def test_functions_of_other_names_share_their_trials(tmp_path: Path) -> None:
     found = [fastest_measured(database, H200, asked(each)) for each in kinds]
     assert [each is not None for each in found] == [True, True, False]
     [trial] = database.trials()
+    for of in ({}, {"machine": H200}):
+        same, other = (database.trials(problem=problem_record(each, *SIZE), **of) for each in kinds[1:])
+        assert (same, other) == ([trial], [])
+    with database.claim(problem_record(kinds[1], *SIZE), choice, H200) as mine:
+        assert not mine  # it is known
     assert str(name_of(json.loads(trial.problem))).endswith(", doubled")
     assert trial.key == Trial({**json.loads(trial.problem), "called": "y"}, choice, H200, 9.0, 9.0, 9.0, 9).key
 
