@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -132,8 +133,8 @@ class Launch(PlanLaunch):
         further: dict[str, Any] = {"epilogue": dict(ports)} if ports else {}
         if reduction is None:
             how: dict[str, Any] = {"output_op": output_op, "raster_order": candidate.raster_order}
-            if size.batch > 1 and c is not None and shape_of(c) == (size.m, size.n):
-                how["bias"] = False  # of as many rows as matrices it might be a bias of each, which plans do not take
+            if size.batch > 1 and size.m == size.batch and math.prod(shape_of(c) or ()) == size.m * size.n:
+                how["bias"] = False  # of as many rows as matrices it might be a bias of each, whatever its shape
             self._arguments = GemmArguments(operation, size, a, b, c, out, **how, **further)
             self._reduction = None
             self._steps, self._ends = [(operation, self._arguments)], [self._arguments]

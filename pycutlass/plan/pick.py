@@ -159,16 +159,22 @@ def _usable(predicted: Predicted[Candidate], best: int | None, least: int) -> in
 def _summation(candidate: Candidate) -> tuple[Any, ...]:
     """Return what decides in which order a candidate adds up products: those that agree in it agree in results.
 
-    Stream-K divides K by the tiles that there are, so its kernels agree with none of another tile.
+    Stream-K divides K by the tiles that there are, so its kernels agree with none of another tile; nor do those of
+    functions that add up results, each tile its own.
     """
     operation = candidate.operation
     tile = operation.tile_description
-    divided = tile.threadblock_shape if operation.is_stream_k or tile.is_gemv else tile.threadblock_shape[2]
+    is_whole = operation.is_stream_k or tile.is_gemv or _has_sums_of_tiles(operation.epilogue_functor)
+    divided = tile.threadblock_shape if is_whole else tile.threadblock_shape[2]
     warps_along_k = 1 if tile.warp_count is None else tile.warp_count[2]
     return (
         *(operation.family.name, tile.math_instruction, divided, warps_along_k, operation.swap_ab),
         *(candidate.split_k_slices, candidate.is_parallel, operation.is_stream_k),
     )
+
+
+def _has_sums_of_tiles(epilogue: Any) -> bool:
+    return any(each.form != "matrix" for each in epilogue.outputs)
 
 
 def refused(

@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 from pycutlass.calls import public
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.capture import with_input_extents, with_own_statistics
-from pycutlass.pytorch.regions.gain import planned_for, times_known
+from pycutlass.pytorch.regions.gain import planned_for, revision_of_times
 from pycutlass.pytorch.regions.joined import split_casts
 from pycutlass.pytorch.regions.members import NORMS
 from pycutlass.pytorch.regions.partitioner import Found, found_in
@@ -78,8 +78,8 @@ class InductorPass(_inductor_pass):  # type: ignore[misc]
 
 def _told_apart(options: Options) -> bytes:
     """Return what tells apart what is compiled with these options, for this GPU, by this release and these files."""
-    times = times_known(options)
-    known = (NAME, __version__, _of_files(), planned_for(options.sm), options.of_regions, times and times.revision)
+    times = revision_of_times(options)
+    known = (NAME, __version__, _of_files(), planned_for(options.sm), options.of_regions, times)
     return hashlib.sha256(repr(known).encode()).digest()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pycutlass.cache.files import as_path
 from pycutlass.calls import public, shown, suggestion
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.trials import Database
@@ -169,8 +170,10 @@ class Options:
 
 
 def _database(value: Any) -> Any:
-    if value is None or isinstance(value, str | os.PathLike | Database):
+    if value is None or isinstance(value, Database):
         return value
+    if isinstance(value, str | os.PathLike):
+        return as_path("database", value).absolute()  # wherever the process goes
     raise ArgumentTypeError(f"database must be a path or a pycutlass.trials.Database, got {shown(value)}")
 
 

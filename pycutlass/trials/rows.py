@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -32,8 +33,8 @@ def first(store: Store) -> list[str]:
 
 def revision(store: Store) -> list[str]:
     """Return a text that is another once trials were added or removed."""
-    ((count, date, low, high),) = store.run(f"SELECT COUNT(*), MAX(date), MIN(digest), MAX(digest) FROM {TRIALS}")
-    return [f"{count} {date} {low} {high}"] if count else []
+    digests = [str(digest) for (digest,) in store.run(f"SELECT digest FROM {TRIALS} ORDER BY digest")]
+    return [hashlib.sha256(" ".join(digests).encode()).hexdigest()] if digests else []
 
 
 def insert(store: Store, trial: Trial) -> bool:
@@ -65,7 +66,7 @@ def stored_together(store: Store, trials: Iterable[Trial]) -> tuple[int, int]:
 
 def texts(store: Store) -> list[str]:
     """Return the problems of all trials, each once."""
-    return [row[0] for row in store.run(f"SELECT DISTINCT problem FROM {TRIALS}")]
+    return [row[0] for row in store.run(f"SELECT DISTINCT problem FROM {TRIALS} WHERE typeof(problem) = 'text'")]
 
 
 def select(store: Store, **equal: str) -> list[Trial]:

@@ -38,7 +38,7 @@ __all__ = [
 CONDITIONS = ("cold", "warm")
 STATUSES = ("ok", "wrong", "failed", "timeout")
 #: What a problem calls its epilogue: functions of other names compute the same, so that it is no part of a key.
-CALLED = "called"
+CALLED = "epilogue_name"
 
 _LONGEST_NAME = 300
 _LONGEST_REASON = 2000
@@ -202,7 +202,11 @@ def without_name(problem: str) -> str:
     """Return a problem, as canonical JSON, without what it calls its epilogue."""
     if f'"{CALLED}":' not in problem:
         return problem
-    return compact({name: value for name, value in json.loads(problem).items() if name != CALLED})
+    try:
+        facts = json.loads(problem)
+    except ValueError:  # of a damaged row, which is told of where it is read
+        return problem
+    return compact({name: value for name, value in facts.items() if name != CALLED}) if type(facts) is dict else problem
 
 
 def trial_from(fields: Mapping[str, Any]) -> Trial:

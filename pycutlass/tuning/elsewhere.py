@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import Any
 
-from pycutlass.calls import public
-from pycutlass.errors import DeviceError
+from pycutlass.calls import public, shown
+from pycutlass.errors import ArgumentTypeError, DeviceError
 from pycutlass.plan.measured import generation
 from pycutlass.trials import Database, Trial
 from pycutlass.tuning.farm import check_executor, submitted, told_by
@@ -35,8 +35,9 @@ def tune_on(
     """Have workers of an executor tune problems, and keep what they measure in the database here.
 
     Each problem is a job, which a worker does as `tune` would: it needs a GPU, its first one, and compilers, unless its
-    cache has the kernels. No GPU is needed here. What the database has of a problem goes along, so that it is not
-    measured again.
+    cache has the kernels, which stay there. No GPU is needed here. What the database has of a problem goes along, so
+    that it is not measured again; the worker's own is not asked. What a job has measured is kept as soon as it ends,
+    also where another one fails, or the call is interrupted.
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ def tune_on(
     problems, options, database, **changes
         As of `tune`.
     budget : float or str
-        Seconds for each problem, or text such as ``"60s"``.
+        Seconds for each problem, and not for all of them as of `tune`, or text such as ``"60s"``.
 
     Returns
     -------
@@ -56,8 +57,11 @@ def tune_on(
     ------
     ArgumentError, ArgumentTypeError
         As of `tune`, as far as it can be seen without a GPU.
+    CacheError
+        The database cannot be used: before there is a job.
     DeviceError
-        A job failed, with what its worker said; what others have measured is in the database.
+        A job failed, with what its worker said; what others have measured is in the database, so that another call
+        reports it at once.
     ToolkitError
         The executor takes no jobs.
 
@@ -71,29 +75,48 @@ def tune_on(
     check_executor(executor)
     chosen = chosen_options(options).changed(**changes)
     seconds, listed = seconds_of(budget), [with_options(each, chosen) for each in problems_of(problems)]
-    store = Database() if database is None else database
-    jobs: list[Future[Any]] = []
-    reports, failures = [], []
+    store = _checked(database)
+    jobs: dict[Tunable, Future[Any]] = {}
+    outcomes: dict[Tunable, ProblemReport | str] = {}
     try:
-        for each in listed:
+        for each in dict.fromkeys(listed):  # equal ones are measured once
             known = store.trials(problem=each.record())
-            jobs.append(submitted(executor, _measured_there, each, seconds, chosen, known))
-        for each, job in zip(listed, jobs, strict=True):
-            try:
-                report, trials = job.result()
-            except Exception as error:  # of the farm, whatever library it is
-                failures.append(f"{each.name}: {told_by(error)}")
-                continue
-            store.add(trials)
-            reports.append(report)
+            jobs[each] = submitted(executor, _measured_there, each, seconds, chosen, known)
+        names = {job: each for each, job in jobs.items()}
+        for job in as_completed(names):
+            outcomes[names[job]] = _kept(job, store)
     finally:
-        for job in jobs:
-            job.cancel()  # of those that are done, nothing
+        for each, job in jobs.items():
+            if not job.cancel() and each not in outcomes and job.done():  # it ended while the call was interrupted
+                _kept(job, store)
         generation.begin()  # plans of this process choose anew
+    failures = [f"{each.name}: {outcomes[each]}" for each in jobs if isinstance(outcomes[each], str)]
     if failures:
-        count = f"{len(failures)} of {len(listed)} jobs"
+        count = f"{len(failures)} of {len(outcomes)} jobs"
         raise DeviceError("; ".join([f"{count} failed, and what the others measured is in the database", *failures]))
-    return TuningReport(tuple(reports))
+    return TuningReport(tuple(report for each in listed if isinstance(report := outcomes[each], ProblemReport)))
+
+
+def _checked(database: Any) -> Database:
+    """Return the database, or that of the user, where trials can be kept in it."""
+    if database is not None and not isinstance(database, Database):
+        raise ArgumentTypeError(f"database must be a pycutlass.trials.Database, got {shown(database)}")
+    store = Database() if database is None else database
+    store.add([])  # which says what is wrong with the file before anything is measured
+    return store
+
+
+def _kept(job: Future[Any], store: Database) -> ProblemReport | str:
+    """Put what a job has measured into the database, and return its report, or what it said."""
+    try:
+        done = job.result()
+    except Exception as error:  # of the farm, whatever library it is
+        return told_by(error)
+    match done:
+        case (ProblemReport() as report, [*trials]) if all(isinstance(each, Trial) for each in trials):
+            store.add(trials)
+            return report
+    return f"the executor returned {shown(done)}, which is not what the job does"
 
 
 def _measured_there(

@@ -42,7 +42,10 @@ def told_by(error: Exception) -> str:
     """Return what a job that failed says: of Ray, what was raised in the worker, and not its traceback."""
     cause = getattr(error, "cause", None)
     raised = cause if isinstance(cause, Exception) else error
-    return f"{type(raised).__name__}: {raised}"
+    try:
+        return f"{type(raised).__name__}: {raised}"
+    except Exception:  # of whoever wrote the class
+        return type(raised).__name__
 
 
 def check_executor(executor: Any) -> None:

@@ -56,6 +56,19 @@ def test_a_c_that_all_matrices_share_is_a_matrix_however_many_there_are(batch: i
         close(plan.run(a, b, c), exact)
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 16), (8, 16), (128,), (1, 1, 128), (8, 16, 1)])
+def test_a_c_of_as_many_rows_as_matrices_is_never_a_bias_of_each(shape: tuple[int, ...]) -> None:
+    """A plan of 8 matrices of 8 rows took what has 8 x 16 elements for 8 biases, one of each matrix."""
+    a, b, c = random(8, 8, 16), random(8, 16, 16), random(8, 16)
+    plan = pycutlass.Gemm(a, b, random(8, 8, 16), beta=1)
+    try:
+        found = plan.run(a, b, c.reshape(shape))
+    except ArgumentError:
+        assert shape not in ((8, 16), (128,))
+    else:
+        close(found, product(a, b) + c)
+
+
 def test_a_bias_of_each_column_is_one_whatever_the_layout_of_out() -> None:
     a, b, bias, c = random(N, K), random(K, N), random(N), random(N, N)
     for out in (np.empty((N, N), np.float32), np.empty((N, N), np.float32).T):

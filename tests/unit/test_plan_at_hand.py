@@ -9,11 +9,13 @@ import pytest
 from cached import REPORT
 from recorded_gemms import tnt
 
+import pycutlass
 from pycutlass import compiler, device
 from pycutlass.cache import Artifact, make_key
 from pycutlass.compiler import session
 from pycutlass.device import Device
-from pycutlass.plan import Candidate, measured, ranking
+from pycutlass.epilogue import fusions
+from pycutlass.plan import Candidate, measured, pick, ranking
 from pycutlass.plan.added import Added
 from pycutlass.plan.choices import Choices
 from pycutlass.plan.gemm import gemm_of_kind
@@ -133,3 +135,20 @@ def test_a_plan_says_that_a_kernel_was_measured(size: tuple[int, int, int], monk
     marked = [line for line in text.splitlines() if line.startswith("*")]
     assert len(marked) == 1 and last.name in marked[0], "it is shown, however far behind it is predicted to be"
     generation.begin()
+
+
+@pytest.mark.parametrize("name", ["layer_norm_statistics", "softmax_statistics", "quantize_rows"])
+def test_kernels_with_sums_of_tiles_stand_for_none_of_another_tile(name: str) -> None:
+    """Each tile adds up its own results, so which tiles there are decides the order."""
+    spec = pycutlass.TensorSpec((1024, 1024), "float16")
+    function = getattr(fusions, name)
+    plan = pycutlass.Gemm(spec, pycutlass.TensorSpec((1024, 1024), "float16", (1, 1024)), epilogue=function)
+    best = pick(plan.kind, 1024, 1024, 1024, gpu=H200)
+    tiles: list[Any] = []
+
+    def is_compiled(other: Candidate) -> bool:
+        tiles.append(other.operation.tile_description.threadblock_shape)
+        return False
+
+    assert pick(plan.kind, 1024, 1024, 1024, gpu=H200, is_compiled=is_compiled) == best
+    assert set(tiles) == {best.operation.tile_description.threadblock_shape}

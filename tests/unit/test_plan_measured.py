@@ -163,7 +163,7 @@ def test_functions_of_other_names_share_their_trials(tmp_path: Path) -> None:
     with database.claim(problem_record(kinds[1], *SIZE), choice, H200) as mine:
         assert not mine  # it is known
     assert str(name_of(json.loads(trial.problem))).endswith(", doubled")
-    assert trial.key == Trial({**json.loads(trial.problem), "called": "y"}, choice, H200, 9.0, 9.0, 9.0, 9).key
+    assert trial.key == Trial({**json.loads(trial.problem), "epilogue_name": "y"}, choice, H200, 9.0, 9.0, 9.0, 9).key
 
 
 def test_the_power_limit_is_that_of_the_same_gpu(monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:

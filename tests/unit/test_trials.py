@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured import BEGIN, H200, PROBLEM, trial
 
+from pycutlass.cache.schema import TRIALS as TABLE
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.trials import Database, Machine, Trial
 from pycutlass.trials.ranking import ranked, superfluous
@@ -265,6 +268,20 @@ def test_a_lookup_takes_microseconds(database: Database) -> None:
             database.best(PROBLEM, H200)
         best = min(best, (time.perf_counter() - begin) / rounds)
     assert best < 20e-6  # usually below 1
+
+
+@pytest.mark.parametrize("damage", ['{"epilogue_name":', '[{"epilogue_name":1}]', b"\xff"])
+def test_a_damaged_problem_hides_no_other(tmp_path: Path, damage: object) -> None:
+    path = tmp_path / "trials.db"
+    with closing(Database(path)) as made:
+        made.add([trial(problem={"m": m, "epilogue_name": "f"}) for m in (1, 2)])
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(f"UPDATE {TABLE} SET problem = ? WHERE rowid = 1", (damage,))
+        file.commit()
+    with closing(Database(path)) as again:
+        for m in (1, 2):
+            assert len(again.trials(problem={"m": m, "epilogue_name": "g"})) <= 1
+        assert len(again.trials()) == 1
 
 
 def test_a_lookup_asks_the_database_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

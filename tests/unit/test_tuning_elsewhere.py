@@ -6,14 +6,14 @@ import dataclasses
 import os
 import pickle
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
 import pytest
 from tuned import GPU, MACHINE, PROBLEM, Instantly, Noisy, contestants
 
-from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, ToolkitError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, DeviceError, ToolkitError
 from pycutlass.trials import Database
 from pycutlass.tuning import TuningOptions, TuningReport, elsewhere, tune_on
 from pycutlass.tuning.known import Known
@@ -84,6 +84,70 @@ def test_a_report_comes_from_another_process(database: Database, monkeypatch: py
     assert report[0].seconds != os.getpid() and report[0].best == contestants(3)[0].candidate
     assert "GFLOP/s" in str(pickle.loads(pickle.dumps(report)))
     assert database.best(PROBLEM.record(), MACHINE) is not None
+
+
+class Interrupted(Executor):
+    """Ends the first job at once, and never the others; whoever waits for them presses Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+
+    def submit(self, function: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+        job: Future[Any] = Future()
+        job.set_running_or_notify_cancel()
+        self.jobs += 1
+        if self.jobs == 1:
+            job.set_result(function(*arguments))
+        return job
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_was_measured_is_kept_where_the_call_is_interrupted(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(jobs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(elsewhere, "as_completed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tune_on(Interrupted(), [PROBLEM, OTHER], "20s", database=database)
+    assert database.best(PROBLEM.record(), MACHINE) is not None
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_equal_problems_are_one_job(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+
+    def counted(problem: Any, *arguments: Any, **options: Any) -> TuningReport:
+        jobs.append(problem)
+        return tuned(problem, *arguments, **options)
+
+    monkeypatch.setattr(elsewhere, "tune", counted)
+    with ThreadPoolExecutor(2) as farm:
+        report = tune_on(farm, [PROBLEM, OTHER, PROBLEM], "20s", database=database)
+    assert [each.problem for each in report.problems] == [PROBLEM, OTHER, PROBLEM]
+    assert len(jobs) == 2 and set(jobs) == {PROBLEM, OTHER}
+
+
+class Other(Executor):
+    """An executor that does not do what it is given."""
+
+    def submit(self, function: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+        job: Future[Any] = Future()
+        job.set_result((1, 2))
+        return job
+
+
+def test_an_executor_that_returns_something_else(database: Database) -> None:
+    with pytest.raises(DeviceError, match=r"the executor returned \(1, 2\)"):
+        tune_on(Other(), PROBLEM, "20s", database=database)
+
+
+def test_a_database_that_cannot_be_used_is_refused_before_any_job(tmp_path: Any) -> None:
+    with pytest.raises(CacheError):
+        tune_on(Other(), PROBLEM, "20s", database=Database(tmp_path / "missing.db", make=False))
+    with pytest.raises(ArgumentTypeError, match="database must be a pycutlass"):
+        tune_on(Other(), PROBLEM, "20s", database=tmp_path / "trials.db")  # type: ignore[arg-type]
 
 
 def test_what_is_none_is_refused_before_any_job(database: Database) -> None:

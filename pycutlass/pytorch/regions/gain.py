@@ -16,16 +16,19 @@ from pycutlass import config
 from pycutlass.device import Device
 from pycutlass.epilogue import EpilogueFunction, epilogue_function
 from pycutlass.errors import DeviceError, PyCutlassError, ToolkitError
+from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.composed import TypedFunction
 from pycutlass.plan.constants import constants_of, present_or_named, shipped
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_call import precision_of as precision_of_images
-from pycutlass.plan.conv_pick import conv2d_fastest, conv2d_pick
+from pycutlass.plan.conv_candidate import Conv2dCandidate
+from pycutlass.plan.conv_pick import conv2d_fastest, conv2d_pick, conv2d_ranking
 from pycutlass.plan.gemm import Gemm
+from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_pick import pick_group, rank_group, typical
 from pycutlass.plan.grouped_gemm import GroupedGemm
-from pycutlass.plan.measured import machine_of
-from pycutlass.plan.pick import fastest, pick
+from pycutlass.plan.measured import Recorded, fastest_measured, machine_of
+from pycutlass.plan.pick import fastest, pick, ranking
 from pycutlass.plan.shortcut import precision_of
 from pycutlass.pytorch.images import Geometry, as_rows, is_product
 from pycutlass.pytorch.options import Options
@@ -44,7 +47,7 @@ from pycutlass.trials import Database, Machine
 from pycutlass.tuning.problems import problems_of
 from pycutlass.types import element
 
-__all__ = ["Gain", "gain_of", "planned_for", "times_known"]
+__all__ = ["Gain", "gain_of", "planned_for", "revision_of_times"]
 
 _USUAL = 90  # the compute capability that is planned for on a machine without a GPU
 #: What reducing an element takes, as steps of K: by what kernels with statistics of rows were measured to take.
@@ -115,20 +118,21 @@ def gain_of(region: Grown, epilogue: Epilogue, options: Options, is_compiled: bo
     else:
         axes = 2 if product.kind == "mm" else 3
         a, b = folded(a, axes), folded(b.t() if product.is_turned else b, axes)
+        if axes == 3 and hint_of(a.shape[0]) == 1:  # as the operator takes it, and the tuner
+            a, b = a[0], b[0]
         problem = _Matrices(packed_spec(a), packed_spec(b), precision_of(a))
-    known = _Known(options, gpu)
-    refusal, fused = _predicted(problem, epilogue.function, types, gpu)[:2]
+    refusal, fused, _ = _predicted(problem, epilogue.function, types, gpu)
     is_as_torchs = product.kind != "grouped" or not product.is_of_torch
     if refusal or not options.min_gain:
         return Gain(refusal, fused, fused)
+    known = _Known(options, gpu)
     alone = _of_torch(problem, types[:1], known)
-    if not is_as_torchs:
-        alone, fused = alone * _GROUPS_OF_TORCH, fused + _TABLES
-    apart, measured = alone + _of_others(region, gpu, is_compiled), known.measured(problem, epilogue.function, types)
-    if measured is not None:
-        return Gain("", measured + (0 if is_as_torchs else _TABLES), apart, is_measured=True)
+    alone, tables = (alone, 0.0) if is_as_torchs else (alone * _GROUPS_OF_TORCH, _TABLES)
+    apart, off_by = alone + _of_others(region, gpu, is_compiled), known.off_by(problem, epilogue.function, types)
+    if off_by is not None:
+        return Gain("", fused * off_by + tables, apart, is_measured=True)
     count = sum(map(is_reduction, region.members))
-    return Gain("", fused + count * _REDUCING * alone / max(1, _depth(region)), apart)
+    return Gain("", fused + tables + count * _REDUCING * alone / max(1, _depth(region)), apart)
 
 
 def _of_torch(problem: _Matrices | _Images | _Groups, types: tuple[tuple[str, Any], ...], known: _Known) -> float:
@@ -172,6 +176,11 @@ class _Matrices:
         """Return the plan."""
         return Gemm(self.a, self.b, precision=self.precision, **how)
 
+    def alone(self, plan: Any, gpu: Device) -> float:
+        """Return what is predicted of the likely fastest kernel alone, with a cold L2 cache."""
+        m, n, k = plan.size
+        return ranking(plan.kind, m, n, k, plan.batch, gpu)[0].microseconds
+
     def chosen(self, plan: Gemm, gpu: Device) -> float:
         """Return how long the likely fastest kernel takes; raise where there is none."""
         found = fastest(plan.kind, *plan.size, gpu, plan.batch)
@@ -192,6 +201,10 @@ class _Images:
     def plan(self, **how: Any) -> Conv2d:
         """Return the plan."""
         return Conv2d(self.x, self.w, precision=self.precision, **dict(self.geometry), **how)
+
+    def alone(self, plan: Any, gpu: Device) -> float:
+        """Return what is predicted of the likely fastest kernel alone, with a cold L2 cache."""
+        return conv2d_ranking(plan.kind, plan.problem_size, gpu)[0].microseconds
 
     def chosen(self, plan: Conv2d, gpu: Device) -> float:
         """Return how long the likely fastest kernel takes; raise where there is none."""
@@ -214,6 +227,10 @@ class _Groups:
         offs = TensorSpec(self.b.shape[:1], "int32")
         return GroupedGemm(self.a, self.b, offs=offs, precision=self.precision, **how)
 
+    def alone(self, plan: Any, gpu: Device) -> float:
+        """Return what is predicted of the likely fastest kernel, of which nothing else is known."""
+        return rank_group(plan.kind, plan.sizes, typical(plan.sizes, plan.axis), gpu)[0].microseconds
+
     def chosen(self, plan: GroupedGemm, gpu: Device) -> float:
         """Return how long the likely fastest kernel takes; raise where there is none."""
         problem = plan.kind, plan.sizes, typical(plan.sizes, plan.axis)
@@ -222,7 +239,10 @@ class _Groups:
 
 
 class _Known:
-    """What is known of times on a GPU: what the database of the options has, and predictions.
+    """What is known of times on a GPU: predictions, and how far they are from what the database of the options has.
+
+    What is compared are launches that are queued, and the database has calls alone: a kernel that takes longer alone
+    than predicted does so in a queue, in the same proportion.
 
     Parameters
     ----------
@@ -233,21 +253,25 @@ class _Known:
     """
 
     def __init__(self, options: Options, gpu: Device) -> None:
-        self.gpu, self._database = gpu, times_known(options)
+        self.gpu, self._database = gpu, _times_known(options)
         self._machine = None if self._database is None else _machine(gpu)  # of an empty one no compiler has to be asked
 
-    def measured(
+    def off_by(
         self,
         problem: _Matrices | _Images | _Groups,
         function: EpilogueFunction | None,
         types: tuple[tuple[str, Any], ...],
     ) -> float | None:
-        """Return the microseconds of the fastest kernel that was measured, alone with a cold L2 cache."""
+        """Return how far off predictions are: the time of the fastest measured kernel by that; None where none was."""
         if self._database is None or self._machine is None:
             return None
         plan = _predicted(problem, function, types, self.gpu)[2]
-        fastest = None if plan is None else self._database.best(problems_of(plan)[0].record(), self._machine)
-        return None if fastest is None else fastest.time
+        if plan is None:
+            return None
+        record, of = problems_of(plan)[0].record(), _CANDIDATES[type(plan)]
+        asked = Recorded(record, lambda choice: of(plan.kind, choice), lambda _: True)
+        found = fastest_measured(self._database, self._machine, asked)
+        return None if found is None or found[1].time is None else found[1].time / problem.alone(plan, self.gpu)
 
     def time(
         self,
@@ -255,23 +279,40 @@ class _Known:
         function: EpilogueFunction | None,
         types: tuple[tuple[str, Any], ...],
     ) -> tuple[str, float]:
-        """Return why no kernel takes a problem, and the microseconds of the fastest, measured or else predicted."""
-        measured = self.measured(problem, function, types)
-        return ("", measured) if measured is not None else _predicted(problem, function, types, self.gpu)[:2]
+        """Return why no kernel takes a problem, and the microseconds of the fastest in a queue."""
+        refusal, predicted, _ = _predicted(problem, function, types, self.gpu)
+        return refusal, predicted * (self.off_by(problem, function, types) or 1.0)
 
 
-def times_known(options: Options) -> Database | None:
-    """Return the database that may have times of regions; None where it has none, or there is no GPU that they are of.
+#: What makes the candidate of a trial, by the plan.
+_CANDIDATES: dict[type, Callable[[Any, Any], Any]] = {
+    Gemm: Candidate.of,
+    Conv2d: Conv2dCandidate.of,
+    GroupedGemm: GroupCandidate.of,
+}
+
+
+def _times_known(options: Options) -> Database | None:
+    """Return the database that may have times of regions; None where none are asked for, or there is no GPU of them.
 
     Raises
     ------
     CacheError
         The database was named and cannot be used.
     """
-    if not is_here(options.sm):
+    if not options.min_gain or not is_here(options.sm):
         return None
     found = _opened(options.database, config.database_file() or config.cache_directory())
     return None if found.is_empty else found
+
+
+def revision_of_times(options: Options) -> str:
+    """Return a text that is another once times of regions on this machine may be; "" where none are asked for."""
+    times = _times_known(options)
+    if times is None:
+        return ""
+    machine = _machine(planned_for(options.sm))
+    return "" if machine is None else f"{machine.text} {times.revision}"
 
 
 @lru_cache(maxsize=2)  # a program has one, tests have others; it is only looked at
