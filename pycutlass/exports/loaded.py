@@ -23,7 +23,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, Devic
 from pycutlass.exports import interface
 from pycutlass.integers import real
 from pycutlass.memory import DeviceBuffer
-from pycutlass.plan.gradients import check_gradients, kept_scalars
+from pycutlass.plan.gradients import check_gradients, frozen_scalars
 from pycutlass.plan.launches import workspace_of
 from pycutlass.tensor import Guard, TensorView, guard, wrap
 from pycutlass.types import ELEMENTS, Element
@@ -265,7 +265,9 @@ class LoadedPlan:
                 f"{self.name} takes the scalars {', '.join(self.scalars) or 'none'}, got "
                 f"{', '.join(name if isinstance(name, str) else shown(name) for name in unknown)}"
             )
-        values = self.scalars | {name: _number(name, value) for name, value in kept_scalars(scalars, "launch").items()}
+        values = self.scalars | {
+            name: _number(name, value) for name, value in frozen_scalars(scalars, "launch").items()
+        }
         return (interface.ScalarValue * max(len(values), 1))(
             *(interface.ScalarValue(value, None) for value in values.values())
         )

@@ -12,7 +12,7 @@ from pycutlass.imported import imported, is_of
 from pycutlass.integers import attribute
 from pycutlass.tensor import TensorView, has_tangent
 
-__all__ = ["check_gradients", "kept_scalars", "tensors_among"]
+__all__ = ["check_gradients", "frozen_scalars", "kept_scalars", "tensors_among"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,20 @@ def check_gradients(views: Mapping[str, TensorView | _Scalar], what: str) -> Non
 
 
 def kept_scalars(scalars: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return scalars as `frozen_scalars` does, of numbers and of tensors in device memory alone.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        As of `frozen_scalars`; or something is neither.
+    """
+    kept = frozen_scalars(scalars, what)
+    for name, value in kept.items():
+        check_frozen(name, value)
+    return kept
+
+
+def frozen_scalars(scalars: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return scalars as who keeps them needs them: numbers on the host as floats, which nobody can change.
 
     Raises
@@ -57,10 +71,7 @@ def kept_scalars(scalars: Mapping[str, Any], what: str) -> dict[str, Any]:
             for name, tensor in tensors.items()
         }
         check_gradients(followed, what)
-    kept = {name: frozen(value) for name, value in scalars.items()}
-    for name, value in kept.items():
-        check_frozen(name, value)
-    return kept
+    return {name: frozen(value) for name, value in scalars.items()}
 
 
 def tensors_among(scalars: Mapping[str, Any]) -> dict[str, Any]:
