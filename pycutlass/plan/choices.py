@@ -102,7 +102,7 @@ class Chosen(ABC, Generic[_Kernel]):
         if extent in self._measured or self._looked_up.get(extent) is not None:
             return "it is the fastest that was measured"
         most = range_of(extent)
-        if most in self._present:
+        if most in self._present and most in self._picked:  # else the extent itself has another kernel
             return "it is compiled already, as fast as the likely fastest to 1 %, and adds up in the same order"
         if most in self._restored:
             return "it was chosen when the plan was made that was pickled or copied"

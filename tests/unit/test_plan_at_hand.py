@@ -15,6 +15,7 @@ from pycutlass.cache import Artifact, make_key
 from pycutlass.compiler import session
 from pycutlass.device import Device
 from pycutlass.epilogue import fusions
+from pycutlass.errors import ArgumentError
 from pycutlass.plan import Candidate, measured, pick, ranking
 from pycutlass.plan.added import Added
 from pycutlass.plan.choices import Choices
@@ -88,6 +89,23 @@ def test_it_is_taken_where_it_adds_up_alike(size: tuple[int, int, int]) -> None:
     forget(alike[-1])
     compiled(best)
     assert chosen(size) == best
+
+
+def test_why_is_of_the_kernel_that_an_extent_has(size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel of the end of a range does not take an extent, what is said of it is not said of the other."""
+    _, alike, _ = near(size)
+    compiled(alike[-1])
+    choices = Choices(tnt(), size[1:], None, 0)
+    choices.of(size[0])
+    assert "compiled already" in choices.why(size[0], "M")
+
+    def refuse(candidate: Candidate, extent: int) -> None:
+        raise ArgumentError("it takes no such M")
+
+    others = Choices(tnt(), size[1:], None, 0)
+    monkeypatch.setattr(others, "_require", refuse)
+    others.of(size[0] - 1)
+    assert "compiled already" not in others.why(size[0] - 1, "M")
 
 
 def test_on_the_host_nothing_is_looked_for(size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
