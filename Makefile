@@ -31,7 +31,7 @@ BIN := $(VENV)/bin
 
 # Python files are used where they are; when one of these changes, the extension is built again.
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*.cpp csrc/*.h csrc/*.map) pycutlass/include/pycutlass/abi.h
-CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h $(addprefix pycutlass/exports/c/*,.c .h .cu) pycutlass/pytorch/cpp/*.cpp examples/embed_in_cpp/*.cpp $(addprefix tests/emulation/*,.cpp .h) tests/proof/*.h $(addprefix tests/unit/fake_gpu/*,.c .cpp .h))
+CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h $(addprefix pycutlass/exports/c/*,.c .h .cu) $(addprefix pycutlass/pytorch/cpp/*,.cpp .h) examples/embed_in_cpp/*.cpp $(addprefix tests/emulation/*,.cpp .h) tests/proof/*.h $(addprefix tests/unit/fake_gpu/*,.c .cpp .h))
 
 # Tests start hundreds of Pythons, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE

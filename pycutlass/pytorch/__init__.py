@@ -20,7 +20,7 @@ from pycutlass.pytorch.handles import epilogue_handle, epilogue_of  # noqa: E402
 from pycutlass.pytorch.libraries import build, build_vm, load  # noqa: E402
 from pycutlass.pytorch.modules import Conv2d, GroupedLinear, Linear, SwiGLU  # noqa: E402
 from pycutlass.pytorch.named_batching import register_named_batches as _register_named_batches  # noqa: E402
-from pycutlass.pytorch.native import build_native, load_native  # noqa: E402
+from pycutlass.pytorch.native import build_native, embedded, load_native  # noqa: E402
 from pycutlass.pytorch.options import Options  # noqa: E402
 from pycutlass.pytorch.partitions import Partition, partition  # noqa: E402
 from pycutlass.pytorch.tuned import ModelTuning, tune  # noqa: E402
@@ -46,6 +46,7 @@ __all__ = [
     "build_vm",
     "compile_graph",
     "convert",
+    "embedded",
     "epilogue_handle",
     "epilogue_of",
     "explain",

@@ -26,6 +26,7 @@ from pycutlass.plan.conv_problem import with_images
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.readings import range_of
 from pycutlass.pytorch.library_kernels import LibraryKernel
+from pycutlass.pytorch.native import Embedded, embedded
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.partitions import Partition, RegionModule, check_partitioned
 from pycutlass.pytorch.regions.plans import (
@@ -187,7 +188,7 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     -------
     Partition
         On tensors of a GPU its regions run the library's kernels; elsewhere they compute as before. Groups of products
-        run as they were in the model.
+        run as they were in the model. What `torch.export` makes of it on tensors of a GPU carries the library.
 
     Raises
     ------
@@ -205,6 +206,7 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     """
     check_partitioned("load", partitioned)
     library = load_library(path)
+    carried = embedded(library.path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about torch
         graph = deepcopy(partitioned.graph)
@@ -214,7 +216,7 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     for region in partitioned.regions:
         given: Any = partitioned.get_submodule(region.name)
         is_group = region.kind == "grouped"
-        fused = given.fused if is_group else _with(_kernel_of(library, region), given.fused)
+        fused = given.fused if is_group else _with(_kernel_of(library, region, carried), given.fused)
         module = RegionModule(region, fused, given.plain)
         if is_group:
             module.fused = given.plain  # which needs no compiler
@@ -275,7 +277,7 @@ def _with_rows(problem: Any, plan: Gemm | Conv2d, rows: int) -> Any:
     return replace(problem, m=rows)
 
 
-def _kernel_of(library: LoadedLibrary, region: Region) -> LibraryKernel:
+def _kernel_of(library: LoadedLibrary, region: Region, carried: Embedded) -> LibraryKernel:
     name = plan_name(region)
     if name not in library:
         raise ArgumentError(
@@ -288,7 +290,7 @@ def _kernel_of(library: LoadedLibrary, region: Region) -> LibraryKernel:
         library[name],
         {each["name"]: each["layout"] for each in plan["tensors"]},
         _precision_of(region),
-        str(library.path),
+        carried,
     )
 
 

@@ -12,7 +12,7 @@ from pycutlass.exports import LoadedPlan
 from pycutlass.pytorch.fused_shapes import Extents, folded, given_scalars, is_aligned, laid, result_shape, unfolded
 from pycutlass.pytorch.handles import fused
 from pycutlass.pytorch.images import Geometry, new_images
-from pycutlass.pytorch.native import native_run
+from pycutlass.pytorch.native import Embedded, native_run
 from pycutlass.pytorch.regions.plans import precision_for
 
 __all__ = ["LibraryKernel"]
@@ -32,15 +32,25 @@ class LibraryKernel(nn.Module):
         How A and B lie, by the library's manifest: ``"rows"``, ``"columns"`` or ``"pixels"``.
     precision : str, optional
         How it multiplies float32. Where torch's setting is another at a call, the operator computes it.
-    path : str
-        Of the library, by which programs that are exported name it.
+    embedded : Embedded, optional
+        The library, which programs that are exported carry. Kernels of one library share it.
     """
 
     def __init__(
-        self, plan: LoadedPlan, layouts: Mapping[str, str], precision: str | None = None, path: str = ""
+        self,
+        plan: LoadedPlan,
+        layouts: Mapping[str, str],
+        precision: str | None = None,
+        embedded: Embedded | None = None,
     ) -> None:
         super().__init__()
-        self.plan, self.layouts, self.precision, self.path = plan, dict(layouts), precision, path
+        self.plan, self.layouts, self.precision = plan, dict(layouts), precision
+        library, self.digest = embedded or (None, "")
+        self.register_buffer("library", library, persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> LibraryKernel:
+        """Do nothing where a model moves: the bytes of the library stay on the host, one tensor for all kernels."""
+        return self
 
     def forward(self, a: torch.Tensor, b: torch.Tensor, *rest: Any) -> list[torch.Tensor]:
         """Return what the operator returns: of tensors of a GPU by the library, and by the operator elsewhere."""
@@ -113,7 +123,7 @@ class LibraryKernel(nn.Module):
         read = [given[name] for name in plan.tensors if name not in results]
         written = [results[name] for name in plan.tensors if name in results]
         numbers = [{**plan.scalars, **scalars}[name] for name in plan.scalars]
-        native_run()(self.path, plan.name, read, written, numbers)
+        native_run()(self.library, self.digest, plan.name, read, written, numbers)
 
 
 def _lying(tensor: torch.Tensor, layout: str) -> torch.Tensor:

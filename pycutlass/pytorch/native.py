@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import os
 import shlex
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,7 +25,7 @@ from pycutlass.errors import ArgumentError, CompileError, NotCompiledError, Tool
 from pycutlass.pytorch.operators import without_gradient
 from pycutlass.toolkit import find_host_compiler, own_include, scratch_directory
 
-__all__ = ["build_native", "load_native", "native_run"]
+__all__ = ["Embedded", "build_native", "embedded", "load_native", "native_run"]
 
 _SOURCE = Path(__file__).with_name("cpp") / "operators.cpp"
 _NAMESPACE = "pycutlass_kernels"
@@ -168,8 +169,10 @@ def load_native(path: str | os.PathLike[str] | None = None) -> None:
     untyped: Any = torch.library  # as it is to type checkers
     fragment = untyped.Library(_NAMESPACE, "FRAGMENT")
     _fragments.append(fragment)
-    torch.library.register_fake(f"{_NAMESPACE}::run", _fake_run, lib=fragment)
-    without_gradient(torch.ops.pycutlass_kernels.run.default, fragment)
+    operators: Any = torch.ops.pycutlass_kernels
+    for operator in (operators.run.default, operators.run_embedded.default):
+        torch.library.register_fake(operator.name(), _fake_run, lib=fragment)
+        without_gradient(operator, fragment)
 
 
 def _load(path: Path) -> None:
@@ -186,19 +189,70 @@ def _load(path: Path) -> None:
         raise ArgumentError(f"{path} has no operators {_NAMESPACE}: write it with pycutlass.pytorch.build_native")
 
 
+class Embedded(NamedTuple):
+    """A library as a program carries it: its bytes, a vector of uint8 on the host, and their SHA-256."""
+
+    library: torch.Tensor
+    digest: str
+
+
+@public
+def embedded(path: str | os.PathLike[str]) -> Embedded:
+    """Return a library of kernels as a program carries it, for ``torch.ops.pycutlass_kernels.run_embedded``.
+
+    What is exported with the tensor has the kernels in it: packages of AOTInductor and files of ``torch.export.save``
+    need no other file where they run, but the operators. Where the operator is first called it opens the bytes as a
+    shared object in memory, once in a process. That is native code: it is for those who would run the program.
+
+    Parameters
+    ----------
+    path : path
+        What `pycutlass.export_library` or `build` has written.
+
+    Returns
+    -------
+    Embedded
+        A named tuple: ``library``, the bytes as a vector of uint8 on the host, and ``digest``, their SHA-256.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        There is no such file, or it cannot be read.
+
+    Examples
+    --------
+    >>> import pycutlass.pytorch, torch
+    >>> library, digest = pycutlass.pytorch.embedded("kernels.so")  # doctest: +SKIP
+    >>> torch.ops.pycutlass_kernels.run_embedded(library, digest, "linear", [x, w, bias], [y])  # doctest: +SKIP
+    """
+    given = as_path("path", path)
+    try:
+        contents = bytearray(given.read_bytes())
+    except OSError as error:
+        raise ArgumentError(
+            f"the library of kernels {given} cannot be read: {error.strerror}. Write it with pycutlass.export_library"
+        ) from error
+    if not contents:
+        raise ArgumentError(f"the library of kernels {given} is empty: write it again with pycutlass.export_library")
+    return Embedded(torch.frombuffer(contents, dtype=torch.uint8), hashlib.sha256(contents).hexdigest())
+
+
 def native_run() -> Any:
-    """Return the operator in C++ that runs a plan of a library; raise ArgumentError where it is not loaded."""
+    """Return the operator in C++ that runs a plan of a library that a program carries.
+
+    Raise ArgumentError where it is not loaded.
+    """
     if not _is_loaded():
         raise ArgumentError(
             "programs that are exported run libraries by operators in C++: call pycutlass.pytorch.load_native() before "
             "torch.export"
         )
-    return torch.ops.pycutlass_kernels.run.default
+    return torch.ops.pycutlass_kernels.run_embedded.default
 
 
 def _is_loaded() -> bool:
-    return hasattr(getattr(torch.ops, _NAMESPACE), "run")
+    return hasattr(getattr(torch.ops, _NAMESPACE), "run_embedded")
 
 
-def _fake_run(library: str, plan: str, read: Any, written: Any, scalars: Any = ()) -> None:
+def _fake_run(*given: Any) -> None:
     """Do nothing: what a plan writes is there before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from host_library import host_library
@@ -15,16 +16,38 @@ pytestmark = pytest.mark.compile
 COMPILED = """
 import sys
 import torch
+import pycutlass.pytorch
 from pycutlass.pytorch import load_native
 
-kernels, operators, package = sys.argv[1:]
+kernels, operators, package, way = sys.argv[1:]
 load_native(operators)
+ops = torch.ops.pycutlass_kernels
+
+
+class Sum(torch.nn.Module):  # one of many, which share the library
+    def __init__(self, carried):
+        super().__init__()
+        library, self.digest = carried
+        self.register_buffer("library", library, persistent=False)
+
+    def forward(self, a, b, scale):
+        out = torch.empty_like(a)
+        ops.run_embedded(self.library, self.digest, "sum", [a, b], [out], [scale])
+        return out
 
 
 class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        carried = pycutlass.pytorch.embedded(kernels)
+        self.first, self.second = Sum(carried), Sum(carried)
+
     def forward(self, a, b):
+        if way == "embedded":
+            out = self.first(a * 2, b, 0.5).relu()
+            return self.second(out, torch.ones_like(out), 1.0)
         out = torch.empty_like(a)
-        torch.ops.pycutlass_kernels.run(kernels, "sum", [a * 2, b], [out], [0.5])
+        ops.run(kernels, "sum", [a * 2, b], [out], [0.5])
         return out.relu() + 1
 
 
@@ -60,8 +83,20 @@ def python(script: str, *arguments: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_package_runs_a_library_of_kernels(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    kernels, package = host_library(tmp_path / "kernels.so"), tmp_path / "model.pt2"
+@pytest.mark.parametrize("way", ["named", "embedded"])
+def test_a_package_runs_a_library_of_kernels(
+    way: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    kernels, package = Path(host_library(tmp_path / "kernels.so")), tmp_path / "model.pt2"
     operators = of_host_tensors(tmp_path_factory)
-    python(COMPILED, kernels, operators, package)
+    python(COMPILED, kernels, operators, package, way)
+    if way == "embedded":  # once, for both calls
+        assert count_in(package, kernels.read_bytes()) == 1
+        kernels.unlink()
     python(RUN, operators, package)
+
+
+def count_in(package: Path, contents: bytes) -> int:
+    """Return how often the files of a package have some bytes."""
+    with ZipFile(package) as archive:
+        return sum(archive.read(name).count(contents) for name in archive.namelist())

@@ -113,6 +113,7 @@ def _name(frame: re.Match[str]) -> str:
 
 
 _PACKAGE = """
+import os
 import sys
 import torch
 from torch.nn import functional
@@ -132,13 +133,26 @@ class Exported(torch.nn.Module):
         torch.ops.pycutlass_kernels.run(path, "linear", [x, weight.T, bias], [y])
         return y
 
-if which == "Exported":
+class Embedded(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        library, self.digest = pycutlass.pytorch.embedded(path)
+        self.register_buffer("library", library, persistent=False)
+
+    def forward(self, x, weight, bias):
+        y = x.new_empty(x.shape[0], weight.shape[0])
+        torch.ops.pycutlass_kernels.run_embedded(self.library, self.digest, "linear", [x, weight.T, bias], [y])
+        return y
+
+if which != "Plain":
     plan = pycutlass.Gemm(x, weight.T, bias=bias, epilogue=pycutlass.gelu)
     pycutlass.export_library({"linear": plan}, path)
     load_native()
 shapes = {0: torch.export.Dim("rows", min=2, max=64)}, None, None
 program = torch.export.export(globals()[which](), (x, weight, bias), dynamic_shapes=shapes)
 torch._inductor.aoti_compile_and_package(program, package_path=package)
+if which == "Embedded":
+    os.unlink(path)
 layer = torch._inductor.aoti_load_package(package)
 for count in (40, 7):
     made = layer(x[:count], weight, bias)
@@ -147,14 +161,15 @@ for count in (40, 7):
 """
 
 
-def test_a_package_of_aot_inductor_runs_a_library_of_kernels(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["Exported", "Embedded"])
+def test_a_package_of_aot_inductor_runs_a_library_of_kernels(way: str, tmp_path: Path) -> None:
     """Where packages of a layer of torch's own end by a signal, as torch 2.11's do on some machines, none can run."""
 
     def ended(which: str) -> subprocess.CompletedProcess[str]:
         files = [str(tmp_path / name) for name in ("kernels.so", f"{which}.pt2")]
         return _run(_PACKAGE, *files, which)
 
-    done = ended("Exported")
+    done = ended(way)
     if done.returncode < 0 and (plain := ended("Plain")).returncode == done.returncode:
         pytest.skip(f"packages of torch's own layers end by signal {-plain.returncode} here")
     assert done.returncode == 0, f"ended with {done.returncode} after\n{done.stdout}{_named(done.stderr)}"

@@ -23,7 +23,7 @@ static pycutlass_tensor_info const tensors[] = {
 static pycutlass_tensor_info const images[] = {
     {"x", PYCUTLASS_U8, PYCUTLASS_PIXELS, 4, 0, 0, 1, 0, {-1, 5, 6, 3}},
     {"out", PYCUTLASS_S64, PYCUTLASS_LINE, 1, 1, 0, 1, 0, {8}}};
-static pycutlass_scalar_info const scalars[] = {{"scale", 3.0, 0, PYCUTLASS_F32, {0}}};
+static pycutlass_scalar_info const scalars[] = {{"scale", SCALE, 0, PYCUTLASS_F32, {0}}};
 static pycutlass_plan_info const plans[] = {
     {"sum", "out = scale * (a + b)", "sm_90a", 3, 1, tensors, scalars, 8, 0, {0}},
     {"sums", "a group of them", "sm_90a", 3, 1, tensors, scalars, 8, 1, {0}},
@@ -73,11 +73,11 @@ pycutlass_library const* pycutlass_get_library(void) { return &library; }
 """
 
 
-def host_library(path: Path, version: str = "PYCUTLASS_LIBRARY_VERSION") -> str:
-    """Compile it, for a version of the interface, and return where it is."""
+def host_library(path: Path, version: str = "PYCUTLASS_LIBRARY_VERSION", scale: str = "3.0") -> str:
+    """Compile it, for a version of the interface, and return where it is. Without a scale, a plan has that of here."""
     source = path.with_suffix(".c")
     source.write_text(LIBRARY)
     include = [f"-I{own_include()}", f"-I{own_include().parent / 'exports' / 'c'}"]
-    command = ["gcc", "-Wall", "-Werror", "-fPIC", "-shared", f"-DVERSION={version}", *include, str(source)]
-    subprocess.run([*command, "-o", str(path)], check=True)
+    command = ["gcc", "-Wall", "-Werror", "-fPIC", "-shared", f"-DVERSION={version}", f"-DSCALE={scale}"]
+    subprocess.run([*command, *include, str(source), "-o", str(path)], check=True)
     return str(path)

@@ -22,10 +22,14 @@ import pycutlass.pytorch
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 from pycutlass.exports.library import described
 from pycutlass.pytorch import libraries, library_kernels
+from pycutlass.pytorch.native import Embedded
 from pycutlass.pytorch.regions import plans
 from pycutlass.pytorch.regions.gain import planned_for
 from pycutlass.pytorch.regions.plans import gpu_of
 from pycutlass.tuning.problems import problems_of
+
+#: What stands for the bytes of a library.
+CARRIED = Embedded(torch.arange(5, dtype=torch.uint8), "its digest")
 
 
 class Built:
@@ -45,6 +49,7 @@ def built(monkeypatch) -> Built:
         made.plans, made.extents, made.target = plans, tuple(extents), str(target)
 
     monkeypatch.setattr(libraries, "export_library", export)
+    monkeypatch.setattr(libraries, "embedded", lambda path: CARRIED)
     return made
 
 
@@ -239,18 +244,24 @@ def test_programs_that_are_exported_run_the_library_without_python(built, monkey
     monkeypatch.setattr(libraries, "load_library", lambda path: library)
     monkeypatch.setattr(libraries.LibraryKernel, "is_for", lambda self, tensor: True)
     loaded = pycutlass.pytorch.load("kernels.so", model)
+    of_kernels = [each for each in loaded.modules() if isinstance(each, libraries.LibraryKernel)]
+    assert len(of_kernels) == len(model.regions)
+    assert all(each.to("meta").library is CARRIED.library for each in of_kernels)
+    assert not [name for name in loaded.state_dict() if "library" in name]
     with torch.no_grad(), pytest.raises(ArgumentError, match=r"call pycutlass\.pytorch\.load_native\(\) before"):
         torch.export.export(loaded, (images,))
 
-    def run(path: str, name: str, read: Any, written: Any, scalars: Any = ()) -> None:
+    def run(carried: Any, digest: str, name: str, read: Any, written: Any, scalars: Any = ()) -> None:
         plan = library[name]
-        assert path == "kernels.so"
+        assert torch.equal(carried, CARRIED.library) and digest == CARRIED.digest
         given, results = iter(read), iter(written)
         tensors = {each: next(results if each in plan.writes else given) for each in plan.tensors}
         plan.run(**tensors, scalars=dict(zip(plan.scalars, scalars, strict=True)))
 
     kept = torch.library.Library("pycutlass_of_a_test", "DEF")
-    kept.define("run(str library, str plan, Tensor[] read, Tensor(a!)[] written, float[] scalars=[]) -> ()")
+    kept.define(
+        "run(Tensor library, str digest, str plan, Tensor[] read, Tensor(a!)[] written, float[] scalars=[]) -> ()"
+    )
     kept.impl("run", run, "CPU")
     torch.library.register_fake("pycutlass_of_a_test::run", lambda *_: None, lib=kept)
     operator = torch.ops.pycutlass_of_a_test.run.default
@@ -260,6 +271,7 @@ def test_programs_that_are_exported_run_the_library_without_python(built, monkey
         targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
         assert targets.count(operator) == len(model.regions)
         assert not [each for each in targets if getattr(each, "namespace", "") == "pycutlass"]
+        assert {each.data_ptr() for each in program.constants.values()} == {CARRIED.library.data_ptr()}
         torch.testing.assert_close(program.module()(images), model(images))
     assert all(plan.runs == 1 for plan in library.values())
 

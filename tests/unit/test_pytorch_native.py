@@ -20,10 +20,12 @@ from pycutlass.pytorch import build_native, load_native
 from pycutlass.pytorch.native import _built
 
 BEGIN = """
+import hashlib
 import torch
+import pycutlass.pytorch
 from pycutlass.pytorch import load_native
 
-kernels, later, operators = LIBRARIES
+kernels, later, another, empty, operators = LIBRARIES
 load_native(operators)
 ops = torch.ops.pycutlass_kernels
 
@@ -43,6 +45,9 @@ out = torch.zeros(2, 4)
 AS_IT_SHIPS = """
 schema = "pycutlass_kernels::run(str library, str plan, Tensor[] read, Tensor(a!)[] written, float[] scalars=[]) -> ()"
 assert str(ops.run.default._schema) == schema
+rest = schema.partition("str plan")[2]
+of_bytes = f"pycutlass_kernels::run_embedded(Tensor library, str digest, str plan{rest}"
+assert str(ops.run_embedded.default._schema) == of_bytes
 load_native("elsewhere.so")  # which does nothing where they are loaded
 assert ops.manifest(kernels) == '{"plans": 3}'
 refused("sum runs on GPUs, and one of its tensors is on another device", lambda: ops.run(kernels, "sum", [a, b], [out]))
@@ -53,6 +58,25 @@ refused("has version 7 of the interface, and these operators are for version 1",
 missing = "this build of torch is without CUDA" if torch.version.cuda is None else "no GPU can be used"
 if not torch.cuda.is_available():
     refused(missing, lambda: ops.load(kernels, "sum"))
+library, digest = pycutlass.pytorch.embedded(kernels)
+run_embedded = ops.run_embedded
+refused("has no plan product: it has sum, sums", lambda: run_embedded(library, digest, "product", [a], [out]))
+refused("sum runs on GPUs, and one of", lambda: run_embedded(library, digest, "sum", [a, b], [out]))
+changed = library.clone()
+changed[100] += 1
+other = digest[::-1]  # the library of the right digest is open, and its bytes are read no more
+refused(f"have the SHA-256 {digest}, and digest is {other}", lambda: run_embedded(library, other, "sum", [a], [out]))
+refused(f", and digest is {other}: pass both as", lambda: run_embedded(changed, other, "sum", [a], [out]))
+for wrong in (library.float(), library[::2], library[None], library.to(torch.int8)):
+    refused("library must be the bytes that", lambda: run_embedded(wrong, other, "sum", [a], [out]))
+for size in (0, 1, 55, 56, 63, 64, 65, 1000):  # of blocks of 64, of which the last has 9 bytes of its own
+    some = torch.arange(size).to(torch.uint8)
+    made = hashlib.sha256(bytes(some.tolist())).hexdigest()
+    refused("which the program carries, cannot be opened", lambda: run_embedded(some, made, "sum", [a], [out]))
+of_none = pycutlass.pytorch.embedded(empty)
+refused("it lacks pycutlass_get_library", lambda: run_embedded(*of_none, "sum", [a], [out]))
+refused("has version 7 of", lambda: run_embedded(*pycutlass.pytorch.embedded(later), "sum", [a], [out]))
+refused("none.so cannot be read: No such file", lambda: pycutlass.pytorch.embedded("none.so"))
 asking = a.clone().requires_grad_()
 message = "a tensor of read requires a gradient, and pycutlass_kernels.run"
 refused(message, lambda: ops.run(kernels, "sum", [asking, b], [out]))
@@ -67,10 +91,33 @@ class Model(torch.nn.Module):
 
 program = torch.export.export(Model(), (a, b), dynamic_shapes=({0: torch.export.Dim("m")}, {0: torch.export.Dim("m")}))
 assert "pycutlass_kernels.run" in program.graph_module.code
+
+
+class Carrying(torch.nn.Module):
+    def forward(self, a, b):
+        out = torch.empty_like(a)
+        ops.run_embedded(library, digest, "sum", [a, b], [out], [2.0])
+        return out + 1
+
+
+program = torch.export.export(Carrying(), (a, b))
+[constant] = program.constants.values()
+assert torch.equal(constant, library)
 """
 WITH_HOST_TENSORS = """
 refused("the kernels of sum are for sm_90a, and GPU 0 is sm_80", lambda: ops.load(kernels, "sum"))
 ops.run(kernels, "sum", [a, b], [out])
+assert out.eq(9).all()
+library, digest = pycutlass.pytorch.embedded(kernels)
+copied = library.clone()
+for scale in (1.0, 2.0):  # the bytes are read once
+    ops.run_embedded(copied, digest, "sum", [a, b], [out], [scale])
+    assert out.eq(3 * scale).all()
+    copied.zero_()
+later_library = pycutlass.pytorch.embedded(another)  # whose file in memory must not be taken for the first one's
+ops.run_embedded(*later_library, "sum", [a, b], [out])
+assert out.eq(15).all()
+ops.run_embedded(library, digest, "sum", [a, b], [out])
 assert out.eq(9).all()
 ops.run(kernels, "sum", [a.T.contiguous().T, b], [out], [0.5])
 assert out.eq(1.5).all()
@@ -110,9 +157,12 @@ for rows in (2, 3):
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two libraries of kernels, of which the second speaks a later version of the interface."""
+    """Three libraries of kernels, of which the second speaks a later version of the interface, and the third differs
+    in a number; and a shared object that is none."""
     folder = tmp_path_factory.mktemp("kernels")
-    return [host_library(folder / "kernels.so"), host_library(folder / "later.so", version="7")]
+    kernels, another = host_library(folder / "kernels.so"), host_library(folder / "another.so", scale="5.0")
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", str(folder / "empty.so")], check=True)
+    return [kernels, host_library(folder / "later.so", version="7"), another, str(folder / "empty.so")]
 
 
 @pytest.fixture(scope="module")

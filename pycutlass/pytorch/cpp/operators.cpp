@@ -12,12 +12,14 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "embedded.h"
 #include "library.h"
 
 namespace {
@@ -25,33 +27,85 @@ namespace {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-/// Returns the library in a file, which stays open: graphs have its kernels.
-pycutlass_library const* library_of(std::string const& path) {
-  static std::mutex mutex;
-  static std::map<std::string, pycutlass_library const*> opened;
-  std::lock_guard<std::mutex> lock(mutex);
-  auto found = opened.find(path);
-  if (found != opened.end()) return found->second;
-  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  STD_TORCH_CHECK(handle, "the library of kernels ", path, " cannot be opened: ", dlerror());
+/// Returns what a shared object has to say of its kernels.
+pycutlass_library const* library_in(void* handle, std::string const& name) {
   auto get = reinterpret_cast<pycutlass_get_library_function>(dlsym(handle, "pycutlass_get_library"));
-  STD_TORCH_CHECK(get, path,
+  STD_TORCH_CHECK(get, name,
                   " is no library of kernels: it lacks pycutlass_get_library. Write one by pycutlass export");
   pycutlass_library const* library = get();
-  STD_TORCH_CHECK(pycutlass_is_compatible(library), path, " has version ", library->version,
+  STD_TORCH_CHECK(pycutlass_is_compatible(library), name, " has version ", library->version,
                   " of the interface, and these operators are for version ", PYCUTLASS_LIBRARY_VERSION,
                   ": export it again, or build the operators of the release that it comes from");
-  opened.emplace(path, library);
   return library;
 }
 
+/// A library, and by what name errors call it.
+struct Library {
+  pycutlass_library const* functions;
+  std::string name;
+  pycutlass_library const* operator->() const { return functions; }
+};
+
+/// Returns what is kept by a key, and `make`s it where that has not been asked for before. Libraries stay open: graphs
+/// have their kernels.
+template <typename Make>
+Library kept(std::string const& key, Make make) {
+  static std::mutex mutex;
+  static std::map<std::string, Library> opened;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto found = opened.find(key);
+  return found != opened.end() ? found->second : opened.emplace(key, make()).first->second;
+}
+
+/// Returns the library in a file.
+Library library_of(std::string const& path) {
+  return kept("file " + path, [&] {
+    void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    STD_TORCH_CHECK(handle, "the library of kernels ", path, " cannot be opened: ", dlerror());
+    return Library{library_in(handle, path), path};
+  });
+}
+
+/// Returns the bytes of a tensor, which may be on a GPU: packages of AOTInductor may move what they carry there.
+std::vector<uint8_t> bytes_of(Tensor const& tensor) {
+  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Byte && tensor.dim() == 1 && tensor.is_contiguous(),
+                  "library must be the bytes that pycutlass.pytorch.embedded returns: a contiguous vector of uint8");
+  std::vector<uint8_t> bytes(static_cast<size_t>(tensor.numel()));
+  if (bytes.empty()) return bytes;
+  if (!tensor.is_cuda()) {
+    std::memcpy(bytes.data(), tensor.data_ptr(), bytes.size());
+    return bytes;
+  }
+  constexpr int kToHost = 2;
+  auto copy = reinterpret_cast<int (*)(void*, void const*, size_t, int)>(dlsym(RTLD_DEFAULT, "cudaMemcpy"));
+  STD_TORCH_CHECK(copy, "this build of torch is without CUDA");
+  int code = copy(bytes.data(), tensor.data_ptr(), bytes.size(), kToHost);
+  STD_TORCH_CHECK(code == 0, "the library cannot be copied from its GPU: cudaMemcpy returned ", code);
+  return bytes;
+}
+
+/// Returns the library that a program carries, of which `digest` is the SHA-256. It is read once.
+Library library_of(Tensor const& tensor, std::string const& digest) {
+  return kept("SHA-256 " + digest, [&] {
+    std::vector<uint8_t> const bytes = bytes_of(tensor);
+    std::string const found = embedded::sha256(bytes.data(), bytes.size()), name = "library " + digest.substr(0, 16);
+    STD_TORCH_CHECK(found == digest, "the bytes of library have the SHA-256 ", found, ", and digest is ", digest,
+                    ": pass both as pycutlass.pytorch.embedded returns them");
+    std::string wrong;
+    void* handle = embedded::opened(bytes.data(), bytes.size(), wrong);
+    STD_TORCH_CHECK(handle, name, ", which the program carries, cannot be opened: ", wrong,
+                    ". Write it to a file, and name that by pycutlass_kernels.run");
+    return Library{library_in(handle, name), name};
+  });
+}
+
 /// Returns the index of a plan.
-int32_t plan_of(pycutlass_library const* library, std::string const& path, std::string const& name) {
+int32_t plan_of(Library const& library, std::string const& name) {
   int32_t plan = library->find(name.c_str());
   if (plan >= 0) return plan;
   std::string names;
   for (uint32_t i = 0; i < library->plan_count; ++i) names += (i ? ", " : "") + std::string(library->plans[i].name);
-  STD_TORCH_CHECK(false, path, " has no plan ", name, ": it has ", names);
+  STD_TORCH_CHECK(false, library.name, " has no plan ", name, ": it has ", names);
 }
 
 pycutlass_element element_of(ScalarType type, char const* name) {
@@ -102,8 +156,8 @@ pycutlass_tensor given(Tensor const& tensor, pycutlass_tensor_info const& info, 
 }
 
 /// Raises what a library has to say of a call that did not succeed.
-void check(pycutlass_library const* library, int code, std::string const& path) {
-  STD_TORCH_CHECK(code == PYCUTLASS_SUCCESS, path, ": ", library->message());
+void check(Library const& library, int code) {
+  STD_TORCH_CHECK(code == PYCUTLASS_SUCCESS, library.name, ": ", library->message());
 }
 
 /// Returns the GPU of all tensors.
@@ -182,10 +236,9 @@ void use_context_of(int32_t device) {
 #endif
 
 /// Runs a plan on the current stream, or raises.
-void run_plan(std::string const& path, std::string const& name, std::vector<Tensor> const& read,
+void run_plan(Library const& library, std::string const& name, std::vector<Tensor> const& read,
               std::vector<Tensor> const& written, std::vector<double> const& scalars) {
-  pycutlass_library const* library = library_of(path);
-  int32_t number = plan_of(library, path, name);
+  int32_t number = plan_of(library, name);
   pycutlass_plan_info const& plan = library->plans[number];
   [[maybe_unused]] int32_t device = device_of(read, written, name);
   std::vector<pycutlass_tensor> tensors = placed(plan, read, written);
@@ -205,14 +258,14 @@ void run_plan(std::string const& path, std::string const& name, std::vector<Tens
   STD_TORCH_CHECK(cuda().current_stream(device, &launch.stream) == TORCH_SUCCESS, "torch has no current stream of GPU ",
                   device);
 #endif
-  check(library, library->workspace_size(number, &launch, &launch.workspace_bytes), path);
+  check(library, library->workspace_size(number, &launch, &launch.workspace_bytes));
   Tensor workspace;  // whose memory torch hands to work that is behind the launch on the same stream
   if (launch.workspace_bytes) {
     std::vector<int64_t> size{static_cast<int64_t>(launch.workspace_bytes)};
     workspace = torch::stable::new_empty(written.at(0), size, ScalarType::Byte);
     launch.workspace = workspace.data_ptr();
   }
-  check(library, library->run(number, &launch), path);
+  check(library, library->run(number, &launch));
 }
 
 bool is_float(ScalarType type) {
@@ -230,28 +283,40 @@ void fill_with_nan(std::vector<Tensor> const& tensors) noexcept {
   }
 }
 
-/// Runs a plan on the current stream. In a package of AOTInductor, torch before 2.13 prints what an operator raises and
-/// goes on with what is in memory: there all floats that were to be written are NaN.
-void run(std::string path, std::string name, std::vector<Tensor> read, std::vector<Tensor> written,
-         std::vector<double> scalars) {
+/// Calls what runs a plan. In a package of AOTInductor, torch before 2.13 prints what an operator raises and goes on
+/// with what is in memory: there all floats that were to be written are NaN.
+template <typename Run>
+void run_or_fill(std::vector<Tensor> const& written, Run run) {
   constexpr uint64_t kRaises = ((0ULL + 2) << 56) | ((0ULL + 13) << 48);
   try {
-    run_plan(path, name, read, written, scalars);
+    run();
   } catch (...) {
     if (aoti_torch_abi_version() < kRaises) fill_with_nan(written);
     throw;
   }
 }
 
+/// Runs a plan of a library in a file on the current stream.
+void run(std::string path, std::string name, std::vector<Tensor> read, std::vector<Tensor> written,
+         std::vector<double> scalars) {
+  run_or_fill(written, [&] { run_plan(library_of(path), name, read, written, scalars); });
+}
+
+/// The same of one that the program carries.
+void run_embedded(Tensor library, std::string digest, std::string name, std::vector<Tensor> read,
+                  std::vector<Tensor> written, std::vector<double> scalars) {
+  run_or_fill(written, [&] { run_plan(library_of(library, digest), name, read, written, scalars); });
+}
+
 /// Loads the kernels of a plan for the current GPU, which a launch does otherwise, and a graph's capture cannot.
 void load(std::string path, std::string name) {
-  pycutlass_library const* library = library_of(path);
+  Library const library = library_of(path);
 #ifndef PYCUTLASS_HOST_TENSORS
   int device = 0, code = cuda().get_device(&device);
   STD_TORCH_CHECK(code == 0, "no GPU can be used: cudaGetDevice returned ", code);
   use_context_of(device);
 #endif
-  check(library, library->load(plan_of(library, path, name)), path);
+  check(library, library->load(plan_of(library, name)));
 }
 
 /// Returns what is in a library, as JSON.
@@ -261,14 +326,23 @@ std::string manifest(std::string path) { return library_of(path)->manifest; }
 
 STABLE_TORCH_LIBRARY(pycutlass_kernels, library) {
   library.def("run(str library, str plan, Tensor[] read, Tensor(a!)[] written, float[] scalars=[]) -> ()");
+  library.def(
+      "run_embedded(Tensor library, str digest, str plan, Tensor[] read, Tensor(a!)[] written, float[] scalars=[]) -> "
+      "()");
   library.def("load(str library, str plan) -> ()");
   library.def("manifest(str library) -> str");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(pycutlass_kernels, CUDA, library) { library.impl("run", TORCH_BOX(&run)); }
+STABLE_TORCH_LIBRARY_IMPL(pycutlass_kernels, CUDA, library) {
+  library.impl("run", TORCH_BOX(&run));
+  library.impl("run_embedded", TORCH_BOX(&run_embedded));
+}
 
 // Which says where tensors have to be.
-STABLE_TORCH_LIBRARY_IMPL(pycutlass_kernels, CPU, library) { library.impl("run", TORCH_BOX(&run)); }
+STABLE_TORCH_LIBRARY_IMPL(pycutlass_kernels, CPU, library) {
+  library.impl("run", TORCH_BOX(&run));
+  library.impl("run_embedded", TORCH_BOX(&run_embedded));
+}
 
 // These take no tensors.
 STABLE_TORCH_LIBRARY_IMPL(pycutlass_kernels, CompositeExplicitAutograd, library) {
