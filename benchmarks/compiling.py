@@ -119,6 +119,7 @@ def operators(report: Report, rounds: int) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Measure, and write the results."""
     parser = options(__doc__, PARTS)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[16, 512], help="rows of the block's input")
     chosen = parser.parse_args(argv)
     device.require()
     about = _ABOUT if "compile" in chosen.only else _ABOUT_OPERATORS
@@ -126,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
     if "operators" in chosen.only:
         with report.part("operators"):
             operators(report, 15 if chosen.quick else 151)
-    for tokens in (16, 512) if "compile" in chosen.only else ():
+    for tokens in chosen.tokens if "compile" in chosen.only else ():
         with report.part(f"compile, {tokens} tokens"):
             compiles(report, tokens, 1 if chosen.quick else 3)
     return report.finish()
