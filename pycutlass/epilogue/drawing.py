@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -199,13 +200,7 @@ def cost(
     ArgumentTypeError
         No problem, no bandwidth, or something else than operations.
     """
-    extents = attribute(problem, "extents")
-    size = several(problem, 3) if extents is None else several(extents, 3)
-    if size is None or min(size) < 0:
-        raise ArgumentTypeError(
-            f"cost takes a problem, M, N and K, got {shown(problem)}: that of a convolution is "
-            f"cutlass.conv.implicit_gemm_problem_size(operator, problem)"
-        )
+    sizes = _sizes(problem)
     speed = _H200 if bandwidth is None else real(bandwidth)
     if speed is None or not 0 < speed < math.inf:
         raise ArgumentTypeError(f"bandwidth is in bytes per second and positive, got {shown(bandwidth)}")
@@ -214,22 +209,40 @@ def cost(
             raise ArgumentTypeError(
                 f"{name} is a compiled operation, whose registers are compared; got {shown(operation)}"
             )
-    batch = attribute(problem, "batch") or 1
-    m, n, _ = size
 
-    def elements(port: Port) -> int:
+    def elements(port: Port, m: int, n: int) -> int:
         across, tile = port.columns(n), max(port.tile, 1)
         of_tiles = {"row_tiles": m * -(-across // tile), "column_tiles": across * -(-m // tile)}
         of_tiles["top_k"] = m * port.selected
         return (of_tiles | {"matrix": m * across, "row": across, "column": m, "number": 1, "scalar": 1})[port.form]
 
     def total(ports: Sequence[Port]) -> int:
-        return sum(port.type.bytes_of(batch * elements(port)) for port in ports)
+        each = itertools.product(ports, sizes)
+        return sum(port.type.bytes_of(batch * elements(port, m, n)) for port, (m, n, batch) in each)
 
     read, written = total(inputs), total(outputs)
     registers = [_registers(operation) for operation in operations]
     known = (registers[0], registers[1]) if registers[0] and registers[1] else None
     return Cost(read, written, (read + written) / speed, known)
+
+
+def _sizes(problem: Any) -> list[tuple[int, int, int]]:
+    """Return M, N and the number of matrices of a problem, or of each problem of a group."""
+    is_group = isinstance(problem, list | tuple) and len(problem) > 0 and _size(problem) is None
+    sizes = [_size(each) for each in (problem if is_group else [problem])]
+    found = [size for size in sizes if size is not None]
+    if len(found) < len(sizes):
+        raise ArgumentTypeError(
+            f"cost takes a problem, M, N and K, or a list of those of a group, got {shown(problem)}: that of a "
+            f"convolution is cutlass.conv.implicit_gemm_problem_size(operator, problem)"
+        )
+    return found
+
+
+def _size(problem: Any) -> tuple[int, int, int] | None:
+    extents = attribute(problem, "extents")
+    size = several(problem if extents is None else extents, 3)
+    return None if size is None or min(size) < 0 else (size[0], size[1], attribute(problem, "batch") or 1)
 
 
 def _registers(operation: Any) -> int:

@@ -282,8 +282,8 @@ class FunctionEpilogue(FrozenValue, Epilogue):
 
         Parameters
         ----------
-        problem : GemmProblemSize or sequence of 3 int
-            M, N and K.
+        problem : GemmProblemSize or sequence of 3 int, or a list of them
+            M, N and K, of a group those of each problem.
         bandwidth : float, optional
             Bytes that the memory moves in a second; by default 4.2e12, which copies reach on an H200.
         plain, fused : Operation, optional

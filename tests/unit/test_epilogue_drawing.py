@@ -59,7 +59,10 @@ def test_cost_counts_each_tensor_once() -> None:
     assert str(found) == "reads 0.0 MB and writes 0.0 MB more, 38656.0 us at the memory's speed"
     batched = pycutlass.GemmProblemSize(100, 64, 32, cutlass.gemm.Mode.Batched, batch=3)
     assert functor.cost(batched).written_bytes == 3 * 4 * 6400
-    for wrong in (None, (1, 2), "problem"):
+    group = [(100, 64, 32), pycutlass.GemmProblemSize(7, 8, 9), [0, 64, 32]]
+    assert functor.cost(group).written_bytes == 4 * (6400 + 56)
+    assert functor.cost(tuple(group)).read_bytes == 4 * (64 + 8 + 64) + 2 * (6400 + 56)
+    for wrong in (None, (1, 2), "problem", [], [(1, 2, 3), (1, 2)], [[(1, 2, 3)]], (1, -2, 3)):
         with pytest.raises(ArgumentTypeError):
             functor.cost(wrong)
     with pytest.raises(ArgumentTypeError, match="bandwidth"):

@@ -149,7 +149,7 @@ def test_what_the_functor_has_is_said_of_the_function() -> None:
 
 def test_a_cost_is_of_a_problem_and_of_operations() -> None:
     functor = plain(f16, 8)
-    with pytest.raises(ArgumentTypeError, match=r"M, N and K, got \(-128, 128, 128\)"):
+    with pytest.raises(ArgumentTypeError, match=r"M, N and K, or a list .* got \(-128, 128, 128\)"):
         functor.cost((-128, 128, 128))
     for bandwidth in (math.nan, math.inf, 0, -1.0):
         with pytest.raises(ArgumentTypeError, match="in bytes per second and positive"):
