@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import itertools
 import os
 import shlex
 import subprocess
@@ -255,4 +256,10 @@ def _is_loaded() -> bool:
 
 
 def _fake_run(*given: Any) -> None:
-    """Do nothing: what a plan writes is there before."""
+    """Do nothing: what a plan writes is there before. Raise ArgumentError where some tensors have memory after all."""
+    lists = (each if isinstance(each, list | tuple) else (each,) for each in given)
+    if any(type(each) is torch.Tensor and not each.is_meta for each in itertools.chain(*lists)):
+        raise ArgumentError(
+            f"{_NAMESPACE}.run and run_embedded are given tensors on the meta device, which have no memory, and others "
+            f"that have: give them tensors on one GPU"
+        )

@@ -77,6 +77,10 @@ of_none = pycutlass.pytorch.embedded(empty)
 refused("it lacks pycutlass_get_library", lambda: run_embedded(*of_none, "sum", [a], [out]))
 refused("has version 7 of", lambda: run_embedded(*pycutlass.pytorch.embedded(later), "sum", [a], [out]))
 refused("none.so cannot be read: No such file", lambda: pycutlass.pytorch.embedded("none.so"))
+mixed = "run and run_embedded are given tensors on the meta device, which have no memory, and others that have"
+refused(mixed, lambda: run_embedded(library.to("meta"), digest, "sum", [a, b], [out]))
+refused(mixed, lambda: ops.run(kernels, "sum", [a, b.to("meta")], [out]))
+ops.run(kernels, "sum", [a.to("meta"), b.to("meta")], [out.to("meta")])
 asking = a.clone().requires_grad_()
 message = "a tensor of read requires a gradient, and pycutlass_kernels.run"
 refused(message, lambda: ops.run(kernels, "sum", [asking, b], [out]))
