@@ -34,6 +34,7 @@ from pycutlass.plan.conv_problem import (
 from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.pixels import aligned, check_shape, checked_step, extent_of, new_pixels
+from pycutlass.plan.port_copies import beside_convolution
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.readings import check_port, device_of, element_of, given_scalars, named_inputs, place
 from pycutlass.spec import view_of
@@ -150,7 +151,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         self._added = addition.added
         self._choices = Conv2dChoices(self.kind, self._problem, self._device, self.source)
         self._choices.of(self._problem.N)  # which says what to change where there is no kernel
-        self._check_ports(named_inputs(given["epilogue_inputs"]))
+        self.check_ports(named_inputs(given["epilogue_inputs"]))
         self._start()
 
     # What users ask of a plan
@@ -193,11 +194,9 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
 
     # How it is done
 
-    def _check_ports(self, given: Mapping[str, Any]) -> None:
+    def check_ports(self, given: Mapping[str, Any]) -> None:
         """Raise for tensors of the epilogue that do not fit, as a launch would; what is left out comes with `run`."""
-        epilogue, extent = self.kind.epilogue, extents_of(self.kind.direction, self._problem)[2]
-        lines = 1 if self.kind.direction is _Operator.wgrad else 3  # of its axes, the others are columns
-        size = math.prod(extent[:lines]), math.prod(extent[lines:])
+        epilogue, size = self.kind.epilogue, self._size_of(self._problem)
         for port in epilogue.ports:
             tensor = given.get(port.name)
             if tensor is None:
@@ -207,6 +206,17 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
                 conv_tensor_of(wanted, view_of(wanted.name, tensor))
             else:
                 check_port(port, tensor, size, written=port in epilogue.outputs)
+
+    def beside(self, a: TensorView, b: TensorView, given: Mapping[str, Any], allow_copy: bool) -> Mapping[str, Any]:
+        """Return the tensors of the epilogue, copies where no kernel takes them beside some a and b, if allowed."""
+        problem, _ = self._problem_of(None, None, a, b)
+        return beside_convolution(self.operation, problem, self._size_of(problem), given, allow_copy)
+
+    def _size_of(self, problem: _Size) -> tuple[int, int]:
+        """Return the rows and columns of the result as a matrix."""
+        extent = extents_of(self.kind.direction, problem)[2]
+        lines = 1 if self.kind.direction is _Operator.wgrad else 3  # of its axes, the others are columns
+        return math.prod(extent[:lines]), math.prod(extent[lines:])
 
     @property
     def _extent(self) -> int:

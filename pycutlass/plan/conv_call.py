@@ -19,7 +19,14 @@ from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gradients import check_gradients, kept_scalars
 from pycutlass.plan.kinds import Wanted, check_epilogue, check_types, is_gated
 from pycutlass.plan.matmul import matmul
-from pycutlass.plan.options import OF_KERNELS, KeptPlans, check_allow_copy, check_with_plan, scalars_among
+from pycutlass.plan.options import (
+    OF_KERNELS,
+    KeptPlans,
+    check_allow_copy,
+    check_with_plan,
+    scalars_among,
+    without_tensors,
+)
 from pycutlass.plan.pixels import (
     check_shape,
     checked_step,
@@ -87,6 +94,7 @@ class Call:
         self._taken, self._views, self._out = given, views, None
         self._like = a, views[name_a]
         self._problem: _core.Conv2dProblemSize | None = None
+        self._new: list[Conv2d] = []
         if options["plan"] is None:  # before strides: what does not fit is of more interest than how it lies in memory
             of_names = {name: (tensor, views[name]) for name, tensor in operands.items()}
             self._problem = problem_of(self._direction, of_names, result_size, self._geometry)
@@ -122,8 +130,10 @@ class Call:
             if self._inputs is None and _is_product(self._problem) and not is_gated(self._said["epilogue"]):
                 return self._written(self._multiplied(extent, stream))
             plan = self._plan(self._problem)
-        inputs = {} if self._inputs is None else self._inputs
-        ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
+        a_and_b = self._views[self._names[0]], self._views[self._names[1]]
+        ports = plan.beside(*a_and_b, self._inputs or {}, self._said["allow_copy"])
+        for each in self._new:  # before anything is compiled
+            each.check_ports(ports)
         return self._written(plan.run_once(a, b, c, out, stream, ports, bias))
 
     def _written(self, result: Any) -> Any:
@@ -147,7 +157,7 @@ class Call:
         inputs, taken = self._inputs, self._taken
 
         def make() -> Conv2d:
-            return Conv2d(
+            made = Conv2d(
                 *(taken[name] for name in (*self._names, "c")),
                 kind=self._kind,
                 result_size=self._result_size,
@@ -155,11 +165,13 @@ class Call:
                 padding=(problem.pad_h, problem.pad_w),
                 dilation=(problem.dilation_h, problem.dilation_w),
                 groups=problem.groups,
-                epilogue_inputs=inputs,
+                epilogue_inputs=without_tensors(of_kernels["epilogue"], inputs),
                 out=taken["out"],
                 bias=taken["bias"],
                 **of_kernels,
             )
+            self._new.append(made)
+            return made
 
         scalars = scalars_among(of_kernels["epilogue"], inputs)
         if scalars is None:

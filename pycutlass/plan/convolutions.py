@@ -59,8 +59,8 @@ def conv2d(
     plan : Conv2d, optional
         What computes it, instead of a plan that is made here.
     allow_copy : bool
-        Whether tensors that no kernel takes are copied, such as those of torch's default memory format; otherwise they
-        are refused. Those in `epilogue_inputs` are refused either way.
+        Whether tensors that no kernel takes are copied, such as those of torch's default memory format, and those in
+        `epilogue_inputs` too; otherwise they are refused, as those that the epilogue writes are either way.
     stream : optional
         Where it is launched; by default the current stream of the tensors' library.
 

@@ -219,9 +219,10 @@ class Group:
     def ports(self, epilogue: Epilogue, given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
         """Return the tensors that an epilogue has beside C and D: a list of each, with one for each problem."""
         ports, written = [port for port in epilogue.ports if port.name in given], epilogue.outputs
-        return {port.name: self._port(port, given[port.name], port in written) for port in ports}
+        return {port.name: self.port(port, given[port.name], port in written) for port in ports}
 
-    def _port(self, port: Port, given: Any, written: bool) -> Sequence[Any]:
+    def port(self, port: Port, given: Any, written: bool) -> Sequence[Any]:
+        """Return one of them: a list with a tensor for each problem."""
         got = ""
         if is_plain_number(given):
             got = f"{type(given).__name__} {given:g}. What is a number itself is a Scalar"

@@ -157,8 +157,7 @@ class GroupedGemm(TunablePlan):
         self._choices = GroupChoices(self.kind, self._device, self.source)
         self._start()
         self._choices.of(self._working, self._axis, self._on_device)
-        if not self._on_device:
-            check_listed_ports(self.kind, self._sizes, named_inputs(inputs))
+        self.check_inputs(named_inputs(inputs))
 
     def _start(self) -> None:
         """Make what a plan has for itself: it is neither pickled nor copied."""
@@ -235,6 +234,11 @@ class GroupedGemm(TunablePlan):
             D is wrong, or something was written beside it; or the epilogue has tensors of its own.
         """
         return checked_group(self, seed)
+
+    def check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Raise for tensors of the epilogue that do not fit the group that the plan was made with."""
+        if not self._on_device:
+            check_listed_ports(self.kind, self._sizes, inputs)
 
     def reset_operands(
         self, xs: Any = None, ws: Any = None, cs: Any = None, out: Any = None, *, offs: Any = None, bias: Any = None

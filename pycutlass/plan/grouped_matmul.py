@@ -20,7 +20,8 @@ from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of
 from pycutlass.plan.matmul import matmul
 from pycutlass.plan.offsets import Offsets
-from pycutlass.plan.options import KeptPlans, check_allow_copy, check_with_plan, scalars_among
+from pycutlass.plan.options import KeptPlans, check_allow_copy, check_with_plan, scalars_among, without_tensors
+from pycutlass.plan.port_copies import beside_group
 from pycutlass.plan.readings import named_inputs
 from pycutlass.plan.shortcut import precision_of
 
@@ -96,8 +97,8 @@ def grouped_matmul(
     plan : GroupedGemm, optional
         What computes it, instead of a plan that is made here.
     allow_copy : bool
-        Whether tensors that no kernel takes are copied; otherwise they are refused, as those in `epilogue_inputs` are
-        either way.
+        Whether tensors that no kernel takes are copied, those in `epilogue_inputs` too; otherwise they are refused, as
+        those that the epilogue writes are either way.
 
     Returns
     -------
@@ -139,6 +140,7 @@ def grouped_matmul(
         return result_of_nothing(group, columns, wanted) if out is None else out
     if allow_copy:
         group.copy_what_must_be(target)
+    new: list[GroupedGemm] = []
     if plan is None:
         addition = addition_to(group, target, epilogue, beta)
         if not inputs and (batch := _as_batch(group, target, bias)) is not None:
@@ -147,8 +149,10 @@ def grouped_matmul(
             types = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
             further = {"bias": vector, "epilogue": epilogue, "out": out, "allow_copy": allow_copy, "stream": stream}
             return matmul(a, b, c, **scalars, **types, **further)
-        plan = _plan_of(group, target, replace(wanted, epilogue=addition.epilogue), alpha, addition, inputs)
-    ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
+        plan = _plan_of(group, target, replace(wanted, epilogue=addition.epilogue), alpha, addition, inputs, new)
+    ports = beside_group(plan.kind, group, inputs, allow_copy)
+    for each in new:  # before anything is compiled
+        each.check_inputs(ports)
     return plan._compute(group, out, target, stream, ports, is_kept=False)
 
 
@@ -175,9 +179,15 @@ def _as_batch(group: Group, target: Part | None, bias: Any) -> tuple[Any, Any, A
 
 
 def _plan_of(
-    group: Group, target: Part | None, wanted: Wanted, alpha: Any, addition: Addition, inputs: Mapping[str, Any]
+    group: Group,
+    target: Part | None,
+    wanted: Wanted,
+    alpha: Any,
+    addition: Addition,
+    inputs: Mapping[str, Any],
+    new: list[GroupedGemm],
 ) -> GroupedGemm:
-    """Return the plan that was kept for such groups, or make it."""
+    """Return the plan that was kept for such groups, or make it, which is put into `new`."""
     of_added = tuple(
         None if part is None else (element_of_all(part), type(part), _forms(part, group.used))
         for part in (group.C, group.bias)
@@ -189,7 +199,8 @@ def _plan_of(
     key = (of_operands, wanted, alpha, addition.beta, scalar_key(alpha), scalar_key(addition.beta), tuple(inputs))
 
     def make() -> GroupedGemm:
-        return GroupedGemm._of(group, target, wanted, alpha, addition, inputs)
+        new.append(GroupedGemm._of(group, target, wanted, alpha, addition, without_tensors(wanted.epilogue, inputs)))
+        return new[0]
 
     scalars = scalars_among(wanted.epilogue, inputs)
     return make() if scalars is None else (_plans_of_scalars if scalars else _plans).get((*key, scalars), make)

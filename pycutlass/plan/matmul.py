@@ -11,7 +11,6 @@ from pycutlass.calls import public, unknown_keywords
 from pycutlass.epilogue.given_scalars import scalar_key
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.integers import attribute, shape_of
-from pycutlass.operands.epilogue import port_name
 from pycutlass.plan.forms import as_strided, packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.gradients import check_gradients, kept_scalars
@@ -25,6 +24,7 @@ from pycutlass.plan.options import (
     scalars_among,
     without_tensors,
 )
+from pycutlass.plan.port_copies import beside_product
 from pycutlass.plan.readings import about_c, element_of, is_usual, named_inputs, needs_source
 from pycutlass.plan.scales import NO_SCALES, Scales
 from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, by_kind, known, precision_of, products, seen
@@ -95,8 +95,8 @@ def matmul(
     plan : Gemm, optional
         What computes it, instead of a plan that is made here.
     allow_copy : bool
-        Whether tensors that no kernel takes are copied; otherwise they are refused, as those in `epilogue_inputs` are
-        either way.
+        Whether tensors that no kernel takes are copied, those in `epilogue_inputs` too; otherwise they are refused, as
+        those that the epilogue writes are either way.
     scales : tuple of 2, optional
         The scales of `a` and `b`: numbers, or tensors in their memory, of one element for a whole operand, or of one
         for each row of `a`, (M,) or (M, 1), and for each column of `b`, (N,) or (1, N). The product is multiplied by
@@ -190,16 +190,7 @@ def matmul(
         plan = _plan_of(product, made, options, epilogue_inputs, bias)
     target = made.target(plan.kind)
     inputs = {} if epilogue_inputs is None else epilogue_inputs
-    ports = {
-        port.name: product.beside(
-            port_name(port, written=port in plan.kind.epilogue.outputs),
-            port.form,
-            inputs[port.name],
-            port.columns(product.columns),
-        )
-        for port in plan.kind.epilogue.ports
-        if port.name in inputs
-    }
+    ports = beside_product(product, plan.kind, inputs)
     if product.is_empty:
         plan.check_empty(product.a, product.b, product.c, ports, bias)
     else:
