@@ -29,6 +29,8 @@ __all__ = [
 
 _COMPUTE = ("f16", "bf16", "f32", "f64")
 _STORED = ("f16", "bf16", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2")
+#: Powers of two of the smallest numbers of the types that are computed in.
+_LEAST_EXPONENTS = {"f16": -24, "bf16": -133, "f32": -149}
 #: Bytes that a call record has for a name, without the last (include/pycutlass/abi.h).
 _LONGEST_NAME = 23
 #: Bytes that the parameters of a kernel have at most, and of them a scalar and a tensor (include/pycutlass/epilogue.h).
@@ -96,21 +98,30 @@ def check_names(name: str, graph: Graph) -> None:
 
 
 def check_constants(name: str, graph: Graph, compute: Element) -> None:
-    """Raise DescriptionError where a number of the function is beyond the type that it is computed in."""
-    numbers = [("", float.fromhex(each.data[0])) for each in graph.values if each.node == "constant"]
-    numbers += [(f"{each.name}=", each.default) for each in graph.inputs if each.default is not None]
-    for called, number in numbers:
-        with np.errstate(over="ignore"):
+    """Raise DescriptionError where a number of the function becomes 0 or infinite in the type that is computed in."""
+    constants = [each.data[0] for each in graph.values if each.node == "constant"]
+    numbers = [(digits, "", float.fromhex(digits)) for digits in constants]
+    numbers += [(each.name, f"{each.name}=", each.default) for each in graph.inputs if each.default is not None]
+    for key, called, number in numbers:
+        with np.errstate(over="ignore", under="ignore"):
             single = np.asarray(number, np.float32)
             kept = number if compute.short == "f64" else float(compute.round(single))
-        if math.isfinite(number) and math.isinf(kept):
-            wider = "float64 operands with element_epilogue=cutlass.float64"
-            if math.isfinite(single):
-                wider = "element_epilogue=cutlass.float32"
+        if not math.isfinite(number) or (kept != 0 and math.isfinite(kept)) or kept == number:
+            continue
+        place = dict(graph.places).get(key, "")
+        wider = "float64 operands with element_epilogue=cutlass.float64"
+        if math.isfinite(single) and single != 0:
+            wider = "element_epilogue=cutlass.float32"
+        has = f"{place}{name} has the number {called}{_digits(number)}, which"
+        if kept:
             raise DescriptionError(
-                f"{name} has the number {called}{_digits(number)}, which is beyond {compute}: use a smaller one, or "
-                f"{wider}"
+                f"{has} is beyond {compute}: use a smaller one, or {wider}. It would be {kept:g} there"
             )
+        least = 2.0 ** _LEAST_EXPONENTS.get(compute.short, -1074)
+        raise DescriptionError(
+            f"{has} becomes {kept:g} in {compute}, the type that it is computed in: use one of at least {least:.3g} in "
+            f"magnitude, or {wider}"
+        )
 
 
 def check_bytes(name: str, scalars: int, tensors: int) -> None:

@@ -141,11 +141,15 @@ class Graph:
         Each behind its operands, in the order in which outputs need them first.
     outputs : tuple of (str, int)
         Names, and numbers of values.
+    places : tuple of (str, str)
+        Where the user has written numbers, for the beginnings of messages: by the digits of constants, and by the names
+        of scalars that have a default. It makes no graph another one.
     """
 
     inputs: tuple[Input, ...]
     values: tuple[Value, ...]
     outputs: tuple[tuple[str, int], ...]
+    places: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
     def by_name(self) -> dict[str, Input]:
@@ -211,7 +215,7 @@ class Graph:
             else each
             for each in self.values
         )
-        return Graph(inputs, values, self.outputs)
+        return Graph(inputs, values, self.outputs, self.places)
 
     @property
     def reductions(self) -> tuple[tuple[str, Value], ...]:

@@ -105,7 +105,12 @@ class Trace:
             given = (each for each in order if self.values[each].node == "input")
             of_input = {self.values[each].data[0]: self.columns.of(each) for each in given}
             inputs = tuple(replace(each, halved=of_input[each.name] in ("h", "?")) for each in inputs)
-        return Graph(inputs, values, tuple((name, order[number]) for name, number in outputs.items()))
+        numbers = ((self.values[number], self.lines[number]) for number in order)
+        places = [(value.data[0], line) for value, line in numbers if value.node == "constant"]
+        if with_default := [each.name for each in inputs if each.default is not None]:
+            places += [(name, where()) for name in with_default]
+        named = tuple((name, order[number]) for name, number in outputs.items())
+        return Graph(inputs, values, named, tuple(places))
 
     def _needed(self, last: int) -> Iterator[int]:
         """Yield what a value needs, and at last the value, without recursion: graphs may be deep."""

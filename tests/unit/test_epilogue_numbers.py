@@ -1,0 +1,134 @@
+"""Numbers of epilogue functions that the type that is computed in does not hold: refused with their lines."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from descriptions import parts
+
+import pycutlass
+from pycutlass import cutlass
+from pycutlass.epilogue import EpilogueVisitTree, Scalar, fusions, rsqrt
+from pycutlass.epilogue.handles import handle_of, read_handle
+from pycutlass.errors import DescriptionError
+
+F16, BF16, F32, F64 = cutlass.float16, cutlass.bfloat16, cutlass.float32, cutlass.float64
+
+
+def typed(function: Any, compute: Any) -> Any:
+    output = F64 if compute is F64 else F16
+    return pycutlass.epilogue_function(function)(output, 1, F64 if compute is F64 else F32, compute)
+
+
+def normed(accum: Any) -> Any:
+    x = accum * 0.5
+    return x * rsqrt(x * x + 1e-9)
+
+
+def test_one_that_becomes_0_is_refused_with_its_line() -> None:
+    line = normed.__code__.co_firstlineno + 2
+    said = (
+        f"normed, line {line} (return x * rsqrt(x * x + 1e-9)): normed has the number 1e-09, which becomes 0 in "
+        f"cutlass.float16, the type that it is computed in: use one of at least 5.96e-08 in magnitude, or "
+        f"element_epilogue=cutlass.float32"
+    )
+    with pytest.raises(DescriptionError, match=f"^{re.escape(said)}$"):
+        typed(normed, F16)
+    for compute in (BF16, F32, F64):
+        assert typed(normed, compute).compute.tag is compute
+
+
+def test_one_that_becomes_infinite_is_refused_with_its_line() -> None:
+    def large(accum: Any) -> Any:
+        return accum * 1e5
+
+    line = large.__code__.co_firstlineno + 1
+    said = (
+        rf"^large, line {line} \(return accum \* 1e5\): large has the number 100000, which is beyond cutlass.float16: "
+    )
+    with pytest.raises(DescriptionError, match=f"{said}.* It would be inf there$"):
+        typed(large, F16)
+
+
+@pytest.mark.parametrize(("compute", "number", "least", "remedy"), [
+    (F16, -2.0**-25, "5.96e-08", "element_epilogue=cutlass.float32"),
+    (F16, 1e-60, "5.96e-08", "float64 operands with element_epilogue=cutlass.float64"),
+    (BF16, 1e-41, "9.18e-41", "element_epilogue=cutlass.float32"),
+    (F32, 1e-60, "1.4e-45", "float64 operands with element_epilogue=cutlass.float64"),
+])  # fmt: skip
+def test_of_each_type(compute: Any, number: float, least: str, remedy: str) -> None:
+    becomes = "-0" if number < 0 else "0"
+    said = f"which becomes {becomes} in cutlass.{compute.__name__}, the type"
+    with pytest.raises(DescriptionError, match=f"{said}.*at least {least} in magnitude, or {remedy}$"):
+        typed(lambda accum: accum + number, compute)
+    typed(lambda accum: accum + 2.0 * float(least), compute)
+
+
+@pytest.mark.parametrize("compute", [F16, BF16, F32, F64])
+@pytest.mark.parametrize("number", [0.0, -0.0, math.inf, -math.inf, math.nan, np.float16(0), 6e-8])
+def test_those_that_are_meant_so_are_taken(compute: Any, number: Any) -> None:
+    typed(lambda accum: accum + number, compute)
+
+
+def test_defaults_have_the_line_of_the_function() -> None:
+    def scaled(accum: Any, eps: Scalar = 1e-9) -> Any:
+        return accum + eps
+
+    line = scaled.__code__.co_firstlineno
+    said = (
+        rf"^scaled, line {line} \(def scaled.*\): scaled has the number eps=1e-09, which becomes 0 in cutlass.float16"
+    )
+    with pytest.raises(DescriptionError, match=said):
+        typed(scaled, F16)
+
+
+class Normed(EpilogueVisitTree):
+    def __call__(self, accum: "tensor", alpha: "scalar") -> Any:  # type: ignore # noqa
+        D = alpha * accum + 1e-9
+        return D
+
+
+def test_of_classes() -> None:
+    with pytest.raises(
+        DescriptionError, match=r"__call__, line \d+ \(D = .*1e-9.*1e-09, which becomes 0 in cutlass.fl"
+    ):
+        of_class(F16)
+    of_class(F32)
+
+
+def of_class(compute: Any) -> Any:
+    described = parts("f16", tile=(64, 64, 32))
+    functor, tile = described["epilogue_functor"], described["tile_description"]
+    return Normed(functor, tile, F32, 8, compute, F16).functor
+
+
+@pytest.mark.parametrize("compute", [F16, BF16])
+def test_every_ready_made_function_has_numbers_of_16_bits(compute: Any) -> None:
+    for function in fusions.ALL.values():
+        assert function(compute, 8, F32, compute).compute.tag is compute
+
+
+def test_a_transposed_graph_keeps_its_lines() -> None:
+    function = pycutlass.epilogue_function(normed).transposed()
+    with pytest.raises(DescriptionError, match=r"^normed, line \d+ "):
+        function(F16, 8, F32, F16)
+
+
+def test_lines_make_no_function_another_one() -> None:
+    def other(accum: Any) -> Any:
+        x = accum * 0.5
+        return x * rsqrt(x * x + 1e-9)
+
+    one, another = pycutlass.epilogue_function(normed), pycutlass.epilogue_function(other)
+    assert one == another
+    assert (hash(one), repr(one.graph)) == (hash(another), repr(another.graph))
+
+
+def test_one_that_was_read_from_text_has_no_line() -> None:
+    function, _ = read_handle(handle_of(pycutlass.epilogue_function(normed), {}))
+    with pytest.raises(DescriptionError, match=r"^from_handle has the number 1e-09, which becomes 0"):
+        function(F16, 8, F32, F16)
