@@ -18,8 +18,10 @@ _BITS = 128  # nothing counted here needs as many; an integer may have any numbe
 _NO_ITEMS = (str, bytes, bytearray, Mapping, Set)  # one can walk along them, though not to find M, N and K
 
 
-def as_int(value: Any) -> int | None:
+def as_int(value: Any, name: str = "") -> int | None:
     """Return `value` as an int where it is an integer of any library and no truth value, else None.
+
+    `name` is what the user calls it, for the exception.
 
     Raises
     ------
@@ -37,7 +39,10 @@ def as_int(value: Any) -> int | None:
     except Exception as error:
         raise _asked(value, "integer") from error
     if number.bit_length() > _BITS:
-        raise ArgumentError(f"an integer of {number.bit_length():,} bits is beyond anything that is counted here")
+        what = f"an integer of {number.bit_length():,} bits"
+        raise ArgumentError(
+            f"{f'{name} is ' if name else ''}{what}{',' if name else ' is'} beyond anything that is counted here"
+        )
     return number
 
 
@@ -85,8 +90,10 @@ def shape_of(tensor: Any) -> tuple[int, ...] | None:
     return tuple(shape) if isinstance(shape, tuple) else None  # torch has a class of its own
 
 
-def real(value: Any) -> float | None:
+def real(value: Any, name: str = "") -> float | None:
     """Return `value` as a float where it is a real number of any library, else None.
+
+    `name` is what the user calls it, for the exception.
 
     Text, dates, durations and complex numbers are no real numbers, though NumPy makes floats of them.
 
@@ -113,7 +120,9 @@ def real(value: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     except OverflowError:
-        raise ArgumentError(f"{type(value).__name__} is beyond float64") from None
+        what = f"an int of {value.bit_length():,} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+        must = f"{name} is beyond float64: it must be less than 1.8e+308 in magnitude, got {what}"
+        raise ArgumentError(must if name else f"{what} is beyond float64") from None
     except Exception as error:
         raise _asked(value, "number") from error
 

@@ -320,7 +320,7 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _number(name: str, value: Any) -> float:
-    number = None if isinstance(value, bool) else real(value)
+    number = None if isinstance(value, bool) else real(value, name)
     if number is None:
         raise ArgumentTypeError(f"{name} must be a number of seconds, got {shown(value)}")
     if not 0 <= number < math.inf:
@@ -329,7 +329,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _count(name: str, value: Any, least: int) -> int:
-    count = as_int(value)
+    count = as_int(value, name)
     if count is None:
         raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
     if count < least:

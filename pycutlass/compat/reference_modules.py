@@ -178,7 +178,7 @@ def _descriptions(*operands: Any) -> tuple[TensorDescription, ...]:
 
 
 def _scalar(name: str, value: Any) -> float:
-    number = real(value)
+    number = real(value, name)
     if number is None:
         raise ArgumentTypeError(f"{name} must be a number, got {shown(value)}")
     return number

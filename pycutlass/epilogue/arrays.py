@@ -44,7 +44,7 @@ def numbers(name: str, given: Any, *, widens: bool = True) -> Array:
             return array.astype(np.float64) if widens else array
         kind, error = f" of {array.dtype}" if array.dtype.kind in "cMm" else "", None
     except Exception as raised:  # of the array's library, or of NumPy
-        kind, error = "", raised
+        kind, error = f": {raised}" if isinstance(raised, ArgumentError) else "", raised
     remedy = f": pass {name}.detach().cpu().float()" if type(given).__module__ == "torch" else ""
     raise ArgumentTypeError(f"{name} must be an array of numbers, got {type(given).__name__}{kind}{remedy}") from error
 

@@ -201,7 +201,7 @@ def cost(
         No problem, no bandwidth, or something else than operations.
     """
     sizes = _sizes(problem)
-    speed = _H200 if bandwidth is None else real(bandwidth)
+    speed = _H200 if bandwidth is None else real(bandwidth, "bandwidth")
     if speed is None or not 0 < speed < math.inf:
         raise ArgumentTypeError(f"bandwidth is in bytes per second and positive, got {shown(bandwidth)}")
     for name, operation in zip(("plain", "fused"), operations, strict=True):

@@ -96,7 +96,8 @@ def frozen(value: Any) -> Any:
 
 def check_frozen(name: str, value: Any) -> None:
     """Raise ArgumentTypeError or ArgumentError where a `frozen` scalar is neither a number nor in device memory."""
-    if value is not None and type(value) not in (int, float) and not _is_on_device(value):
+    is_plain = type(value) is float or (type(value) is int and abs(value) < _EXACT)
+    if value is not None and not is_plain and not _is_on_device(value):
         _number(name, value, (name,))
 
 

@@ -318,7 +318,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def _number(name: str, value: Any) -> float:
-    number = real(value)
+    number = real(value, f"the scalar {name}")
     if number is None:
         raise ArgumentTypeError(f"the scalar {name} must be a number, got {shown(value)}")
     return number

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core
-from pycutlass.calls import public
+from pycutlass.calls import public, shown
 from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.operation import GemmProblemSize
@@ -124,6 +124,11 @@ def pick(
     >>> pick(kind, 1024, 1024, 1024, gpu=Device(0, "NVIDIA H200", 90, 132)).operation.is_sm90
     True
     """
+    if is_compiled is not None and not callable(is_compiled):
+        raise ArgumentTypeError(
+            f"is_compiled must be a function of a candidate that says whether its kernels need no compiler, got "
+            f"{shown(is_compiled)}: leave it out where nothing is known of that"
+        )
     predicted = _predicted(kind, m, n, k, batch, gpu)
     places = predicted.supported()
     best = _usable(predicted, next(places, None), min(m, n))

@@ -57,7 +57,7 @@ class Scales:
             if isinstance(value, bool | np.bool_) or value is None:
                 raise ArgumentTypeError(f"{name} must be a number or a tensor, got {shown(value)}: 1.0 has no effect")
             if isinstance(value, int | float | np.generic):
-                number = real(value)
+                number = real(value, name)
                 if number is None:
                     raise ArgumentTypeError(f"{name} must be a real number or a tensor, got {shown(value)}")
                 factor, tensors[index] = factor * number, None
@@ -77,7 +77,7 @@ class Scales:
             return alpha
         if hasattr(epilogue, "graph"):
             raise both_given("scales", epilogue)
-        number = 1.0 if alpha is None else None if shape_of(alpha) else real(alpha)
+        number = 1.0 if alpha is None else None if shape_of(alpha) else real(alpha, "alpha")
         if number is None:
             raise ArgumentTypeError(f"alpha must be a number where scales are numbers, got {shown(alpha)}")
         return number * self.factor

@@ -161,7 +161,7 @@ def _points(given: Any) -> list[int] | None:
 
 
 def _speedup(given: Any) -> float:
-    number = None if isinstance(given, bool) else real(given)
+    number = None if isinstance(given, bool) else real(given, "min_speedup")
     if number is None:
         raise ArgumentTypeError(f"min_speedup must be a number, got {shown(given)}")
     if not 0 < number < float("inf"):

@@ -260,7 +260,7 @@ def positive(name: str, unit: str, value: Any) -> float:
     ArgumentError, ArgumentTypeError
         It is not positive and finite, or no number.
     """
-    number = None if isinstance(value, bool) else real(value)
+    number = None if isinstance(value, bool) else real(value, name)
     if number is None:
         raise ArgumentTypeError(f"{name} must be a number of {unit}, got {shown(value)}")
     if not (math.isfinite(number) and number > 0):
@@ -276,7 +276,7 @@ def at_least(least: int, name: str, value: Any) -> int:
     ArgumentError, ArgumentTypeError
         It is less, or no integer.
     """
-    number = as_int(value)
+    number = as_int(value, name)
     if number is None:
         raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
     if number < least:

@@ -19,6 +19,7 @@ from pycutlass.errors import DeviceError
 __all__ = ["Child", "ChildEndedError", "ChildHangsError"]
 
 _SHOWN = 400  # characters of what a child has printed last
+_LONGEST = 1e6  # seconds of one wait: more than ten days, while systems refuse some that are longer
 _PATIENCE = 5.0  # seconds for a process to disappear that was killed; one that waits for a GPU may take longer
 
 
@@ -109,7 +110,7 @@ class Child:
             It has ended, or says nothing for so long.
         """
         try:
-            if not self._connection.poll(max(0.0, seconds)):
+            if not self._connection.poll(min(max(0.0, seconds), _LONGEST)):
                 raise ChildHangsError(f"no answer within {seconds:.3g} s")
             return self._connection.recv()
         except (EOFError, OSError):

@@ -177,7 +177,7 @@ def seconds_of(budget: Any) -> float:
 
 def threads_of(value: Any) -> int:
     """Return how many compilers run at once, -1 for as many as possible; raise where it is none."""
-    number = as_int(value)
+    number = as_int(value, "threads")
     if number is None:
         raise ArgumentTypeError(f"threads must be an integer, got {shown(value)}")
     if number != -1 and number < 1:

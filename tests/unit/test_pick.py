@@ -121,6 +121,13 @@ def test_a_batch_is_one_launch() -> None:
     assert alone < together < 64 * alone
 
 
+@pytest.mark.parametrize("given", [3, True, "yes"])
+def test_what_says_whether_kernels_are_compiled_is_a_function(given: Any) -> None:
+    said = f"is_compiled must be a function of a candidate .*, got {given!r}: leave it out"
+    with pytest.raises(ArgumentTypeError, match=said):
+        pick(tnt(), 256, 256, 256, gpu=H200, is_compiled=given)
+
+
 def test_one_that_is_compiled_is_preferred_where_it_adds_up_alike() -> None:
     def near(size: tuple[int, int, int]) -> tuple[list[Candidate], list[Candidate]]:
         """Return those as fast as the best that add up as it does, and those that do not."""

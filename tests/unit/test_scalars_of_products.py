@@ -97,3 +97,21 @@ def test_scalars_beside_a_plan_without_a_function() -> None:
             pycutlass.matmul(A, A, plan=plan, beta=beta)
     with pytest.raises(ArgumentError, match="scales and a plan are given"):
         pycutlass.matmul(A, A, scales=(2.0, 1.0), plan=plain)
+
+
+def test_numbers_that_are_larger_than_any_float_are_named() -> None:
+    beyond, products = 10**400, (pycutlass.matmul, pycutlass.Gemm)
+    for call in products:
+        with pytest.raises(ArgumentError, match=r"^alpha is beyond float64"):
+            call(A, A, alpha=beyond)
+        with pytest.raises(ArgumentError, match=r"^beta is beyond float64"):
+            call(A, A, A, beta=beyond)
+    for group in (pycutlass.grouped_matmul, pycutlass.GroupedGemm):
+        with pytest.raises(ArgumentError, match=r"^beta is beyond float64"):
+            group([A], [A], [A], beta=beyond)
+    with pytest.raises(ArgumentError, match=r"^beta is beyond float64"):
+        pycutlass.conv2d(PIXELS, FILTERS, np.ones((1, 2, 2, 8), np.float16), beta=beyond)
+    with pytest.raises(ArgumentError, match=r"^scales\[0\] is beyond float64"):
+        pycutlass.matmul(A, A, scales=(beyond, 1.0))
+    with pytest.raises(ArgumentError, match=r"^bandwidth is beyond float64"):
+        pycutlass.epilogue.fusions.bias(pycutlass.cutlass.float16, 8).cost((8, 8, 8), beyond)

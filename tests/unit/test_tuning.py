@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -224,6 +225,19 @@ def test_budgets_that_are_none(budget):
         seconds_of(budget)
     with pytest.raises(ArgumentTypeError, match="budget must be"):
         seconds_of(None)
+
+
+@pytest.mark.parametrize("beyond", [10**400, -(10**400), 10**10_000], ids=["large", "negative", "huge"])
+def test_more_seconds_than_a_number_has(beyond):
+    bits = f"an int of {beyond.bit_length():,} bits"
+    said = f"is beyond float64: it must be less than 1.8e+308 in magnitude, got {bits}"
+    with pytest.raises(ArgumentError, match=f"^budget {re.escape(said)}$"):
+        seconds_of(beyond)
+    with pytest.raises(ArgumentError, match=f"^timeout {re.escape(said)}$"):
+        TuningOptions(timeout=beyond)
+    for name in ("most_candidates", "threads", "seed", "most_rounds"):
+        with pytest.raises(ArgumentError, match=f"^{name} is an integer of .* bits, beyond anything"):
+            TuningOptions(**{name: beyond})
 
 
 def test_slices_and_how_many_candidates():

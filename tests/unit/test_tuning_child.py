@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tuned import PROBLEM, candidates
 
 from pycutlass.errors import DeviceError
 from pycutlass.tuning import TuningOptions
+from pycutlass.tuning.child import Child
 from pycutlass.tuning.measuring import ChildMeasurer, FailedError
 
 
@@ -129,3 +132,11 @@ def wait_for(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("seconds", [1e9, 1e300])
+def test_a_timeout_may_be_longer_than_systems_wait(seconds):
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        theirs.send("made")
+        assert Child.receive(types.SimpleNamespace(_connection=ours), seconds) == "made"
