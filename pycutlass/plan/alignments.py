@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pycutlass.errors import ArgumentError
 
-__all__ = ["choice_in", "kind_of_choice"]
+__all__ = ["choice_in", "kind_of_choice", "name_in"]
 
 _NAME = "alignments"
 _Kind = TypeVar("_Kind", bound=Any)
@@ -17,8 +17,20 @@ _Kind = TypeVar("_Kind", bound=Any)
 def choice_in(kind: Any, candidate: Any) -> dict[str, Any]:
     """Return what is chosen beside a kind, as `candidate.choice()`, and the alignments of A and B that are lesser."""
     choice: dict[str, Any] = candidate.choice()
+    its = _lesser(kind, candidate)
+    return choice if its is None else {**choice, _NAME: its}
+
+
+def name_in(kind: Any, candidate: Any) -> str:
+    """Return what a candidate is called beside those of a kind, of which others may have its tile and its name."""
+    its, name = _lesser(kind, candidate), str(candidate.name)
+    return name if its is None else f"{name}, built for the lesser alignments {its[0]} of A and {its[1]} of B"
+
+
+def _lesser(kind: Any, candidate: Any) -> list[int] | None:
+    """Return the alignments of A and B that a candidate is built for; None where they are those of the kind."""
     its = [getattr(candidate.operation, name).alignment for name in "AB"]
-    return choice if its == [kind.A.alignment, kind.B.alignment] else {**choice, _NAME: its}
+    return None if its == [kind.A.alignment, kind.B.alignment] else its
 
 
 def kind_of_choice(kind: _Kind, choice: Mapping[str, Any]) -> _Kind:

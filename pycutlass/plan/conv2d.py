@@ -175,7 +175,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         gpu = self._choices.gpu
         refused = conv2d_refused(self.kind, self._problem, gpu)
         why = self._choices.why(self._extent, "N")
-        return picture.explained_conv(self.candidate, self.candidates(), refused, self._problem, gpu, why)
+        return picture.explained_conv(self.candidate, self.candidates(), refused, self._problem, gpu, why, self.kind)
 
     def check(self, seed: int = 0) -> float:
         """Run the kernel on random numbers and compare D with float64; look at what lies around D.

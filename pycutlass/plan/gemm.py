@@ -160,6 +160,7 @@ class Gemm(Plan[Candidate, _Size]):
         return picture.explained(
             *(self.candidate, self.candidates(), others, self._size, self._batch, gpu),
             why=self._choices.why(self._extent, "M"),
+            kind=self.kind,
         )
 
     def check(self, seed: int = 0) -> float:

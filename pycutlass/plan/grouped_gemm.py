@@ -210,7 +210,7 @@ class GroupedGemm(TunablePlan):
         others = self._choices.refused(self._working, self._axis)
         chosen, gpu = self.candidate, self._choices.gpu
         why = self._choices.why(self._working, self._axis, self._on_device)
-        return picture.explained_group(chosen, self.candidates(), others, self._sizes, gpu, why)
+        return picture.explained_group(chosen, self.candidates(), others, self._sizes, gpu, why, self.kind)
 
     def compile(self) -> None:
         """Compile the kernel for the group that the plan was made with; `run` does so where it is not yet compiled."""

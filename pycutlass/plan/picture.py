@@ -14,6 +14,7 @@ from pycutlass.device import Device
 from pycutlass.library import TensorDescription
 from pycutlass.operation import TileUse, tile_use
 from pycutlass.operation.group_support import Sizes, count_tiles
+from pycutlass.plan.alignments import name_in
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_problem import extents_of
@@ -36,21 +37,22 @@ def explained(
     batch: int | None,
     gpu: Device,
     why: str = "",
+    kind: Any = None,
 ) -> str:
     """Return a table of the candidates with what is predicted of them, the chosen one marked.
 
     `refused` has the names of those that do not take the problem, by the reason, and `why` says why one was chosen that
-    may not be the first.
+    may not be the first. `kind` is what the plan computes: a kernel for lesser alignments than it has is called so.
     """
     m, n, k = size
     operation, count = chosen.operation, 1 if batch is None else batch
     read = operation.A.type.bytes_of(m * k) + operation.B.type.bytes_of(k * n)
     moved = count * (read + _of_epilogue(operation, operation.D, m * n))
     what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
-    lines = _first_lines(what, 2 * count * m * n * k, moved, chosen, ranked, gpu, why)
+    lines = _first_lines(what, 2 * count * m * n * k, moved, chosen, ranked, gpu, why, kind)
     if m and n:
         lines.append(f"        {_use(chosen, chosen.size(m, n, k, batch), gpu)}")
-    return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
+    return "\n".join([*lines, *_table(chosen, ranked, kind), *_refusals(refused)])
 
 
 def explained_conv(
@@ -60,6 +62,7 @@ def explained_conv(
     problem: _core.Conv2dProblemSize,
     gpu: Device,
     why: str = "",
+    kind: Any = None,
 ) -> str:
     """Return a table of the candidates of a convolution, as `explained` does of a GEMM."""
     operation = chosen.operation
@@ -70,10 +73,10 @@ def explained_conv(
     size = _core.implicit_gemm_problem_size(operation.conv_kind, problem)
     m, n, k = size.m(), size.n(), size.k()
     what = f"{operation.conv_kind.name} of {problem!r}, a product of {m}x{n}x{k} (M x N x K),"
-    lines = _first_lines(what, 2 * m * n * k, moved, chosen, ranked, gpu, why)
+    lines = _first_lines(what, 2 * m * n * k, moved, chosen, ranked, gpu, why, kind)
     if m and n:
         lines.append(f"        {_use(chosen, chosen.size(problem), gpu)}")
-    return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
+    return "\n".join([*lines, *_table(chosen, ranked, kind), *_refusals(refused)])
 
 
 def explained_group(
@@ -83,6 +86,7 @@ def explained_group(
     sizes: Sizes,
     gpu: Device,
     why: str = "",
+    kind: Any = None,
 ) -> str:
     """Return a table of the candidates of a group, as `explained` does of a GEMM."""
     operation, wide = chosen.operation, sizes.astype(np.float64)
@@ -91,9 +95,9 @@ def explained_group(
     moved += _of_epilogue(operation, operation.C, int((m * n).sum()))
     largest = "x".join(map(str, sizes.max(axis=0).tolist()))
     what = f"{counted(len(sizes), 'problem')} of at most {largest} (M x N x K)"
-    lines = _first_lines(what, int(2 * wide.prod(axis=1).sum()), moved, chosen, ranked, gpu, why)
+    lines = _first_lines(what, int(2 * wide.prod(axis=1).sum()), moved, chosen, ranked, gpu, why, kind)
     lines.append(f"        {counted(count_tiles(operation.single, sizes), 'tile')} of all problems")
-    return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
+    return "\n".join([*lines, *_table(chosen, ranked, kind), *_refusals(refused)])
 
 
 def _use(chosen: Candidate | Conv2dCandidate, size: Any, gpu: Device) -> TileUse:
@@ -107,13 +111,13 @@ def _of_epilogue(operation: Any, D: TensorDescription, sums: int) -> int:
 
 
 def _first_lines(
-    what: str, products: int, moved: int, chosen: Any, ranked: Sequence[Ranked[Any]], gpu: Device, why: str
+    what: str, products: int, moved: int, chosen: Any, ranked: Sequence[Ranked[Any]], gpu: Device, why: str, kind: Any
 ) -> list[str]:
     """Return what the problem is, how much there is to do, and how near to what the GPU can the kernel comes."""
     lines = [
         f"{what} on {gpu.name}, {gpu.sm_count} multiprocessors",
         f"{products:,} operations on {moved:,} bytes: {products / max(moved, 1):.1f} operations a byte",
-        f"chosen: {chosen.name}{f'; {why}' if why else ''}",
+        f"chosen: {_named(chosen, kind)}{f'; {why}' if why else ''}",
     ]
     predicted = next((each.microseconds for each in ranked if each.candidate == chosen), 0.0)
     if products and predicted:
@@ -121,11 +125,17 @@ def _first_lines(
         share = 100 * least.microseconds / predicted
         lines.append(f"        {least}; the chosen kernel is predicted to reach {share:.0f}% of it")
     elif products and ranked:
-        lines.append("        it is not among the kernels that are considered for this GPU")
+        is_lesser = _named(chosen, kind) != chosen.name
+        which = ", which are for the alignments that the operands have" if is_lesser else " for this GPU"
+        lines.append(f"        it is not among the kernels that are considered{which}")
     return lines
 
 
-def _table(chosen: Any, ranked: Sequence[Ranked[Any]]) -> list[str]:
+def _named(candidate: Any, kind: Any) -> str:
+    return str(candidate.name) if kind is None else name_in(kind, candidate)
+
+
+def _table(chosen: Any, ranked: Sequence[Ranked[Any]], kind: Any) -> list[str]:
     """Return a line for each of the likely fastest candidates."""
     lines = [f"considered: {len(ranked)}, the likely fastest first"]
     for place, each in enumerate(ranked):
@@ -133,7 +143,7 @@ def _table(chosen: Any, ranked: Sequence[Ranked[Any]]) -> list[str]:
             continue
         mark = "*" if each.candidate == chosen else " "
         waves = counted(each.waves, "wave")
-        lines.append(f"{mark} {each.microseconds:9.1f} us  {waves:>10}  {each.candidate.name}  ({each.note})")
+        lines.append(f"{mark} {each.microseconds:9.1f} us  {waves:>10}  {_named(each.candidate, kind)}  ({each.note})")
     others = len(ranked) + 1 - len(lines)
     if others:
         lines.append(f"  and {others} that are predicted to take longer")

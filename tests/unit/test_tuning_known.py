@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import pickle
@@ -83,6 +84,7 @@ def test_plans_take_a_kernel_for_lesser_alignments_that_was_the_fastest(
 
     first = chosen()
     assert of(first) == report.best
+    check_explained(family, report.best, first)
     state = pickle.loads(pickle.dumps(first.state()))
     if family == "group":
         assert of(GroupChoices(GROUP.kind, 0, None, state)) == report.best
@@ -90,6 +92,21 @@ def test_plans_take_a_kernel_for_lesser_alignments_that_was_the_fastest(
         assert of(Choices(PROBLEM.kind, PROBLEM.extents[1:], None, 0, None, *state)) == report.best
     else:
         assert of(Conv2dChoices(CONV.kind, CONV.problem_size, 0, None, *state)) == report.best
+
+
+def check_explained(family: str, best: Any, choices: Any) -> None:
+    """Another kernel may have the name of one for lesser alignments, which is told apart from it."""
+    if family == "gemm":
+        plan: Any = gemm_of_kind(PROBLEM.kind, PROBLEM.extents, None, 0, {}, Added(False, False, ""))
+    else:
+        plan = copy.copy(CONV if family == "conv2d" else GROUP)
+        plan._choices = choices
+    usual = next((each.candidate for each in plan.candidates() if each.candidate.name == best.name), None)
+    text, (a, b) = plan.explain(), (best.operation.A.alignment, best.operation.B.alignment)
+    built = f"chosen: {best.name}, built for the lesser alignments {a} of A and {b} of B; it is the fastest"
+    assert built in text, text
+    assert "not among the kernels that are considered, which are for the alignments that the operands have" in text
+    assert text.count("lesser") == 1 and (usual is None or usual != best)
 
 
 def test_a_choice_of_larger_alignments_than_the_kind_has_is_none() -> None:

@@ -12,7 +12,7 @@ from pycutlass.cache import Artifact
 from pycutlass.compiler.listings import compiled_before, ptx_of
 from pycutlass.device import Device
 from pycutlass.errors import PyCutlassError, ToolkitError
-from pycutlass.plan.alignments import choice_in
+from pycutlass.plan.alignments import choice_in, name_in
 from pycutlass.plan.measured import machine_of
 from pycutlass.plan.roofline import Roofline
 from pycutlass.pytorch.regions.plans import plan_of
@@ -155,7 +155,7 @@ def facts_of(
     return RegionFacts(
         region,
         size,
-        kernel=chosen.name,
+        kernel=name_in(problem.kind, chosen),
         description=_description(chosen),
         measured=_measured(problem, chosen, database) if is_here else None,
         predicted=None if of_chosen is None else of_chosen.microseconds,
