@@ -12,7 +12,6 @@ import numpy as np
 from pycutlass import _core
 from pycutlass.epilogue import Epilogue, Port
 from pycutlass.errors import AlignmentError, ArgumentError, PyCutlassError
-from pycutlass.integers import shape_of
 from pycutlass.operands.convolutions import conv_tensor_of
 from pycutlass.operands.epilogue import is_plain_number, port_name, port_operand_of
 from pycutlass.operation import Conv2dOperation
@@ -217,9 +216,12 @@ def _pixels_if_needed(
 
 def _looked_at(name: str, tensor: Any) -> TensorView | None:
     """Return how a tensor looks; None of what is none, of which a launch says more, and of one without elements."""
-    if tensor is None or is_plain_number(tensor) or shape_of(tensor) is None:
+    if tensor is None or is_plain_number(tensor):
         return None
-    view = view_of(name, tensor)
+    try:
+        view = view_of(name, tensor)
+    except PyCutlassError:
+        return None
     is_tensor = view.shape is not None and view.strides is not None and view.library != "spec"
     return view if is_tensor and 0 not in (view.shape or ()) else None
 

@@ -132,6 +132,35 @@ def test_an_address_that_is_less_aligned() -> None:
     np.testing.assert_array_equal(got, A @ B + given["bias"] + given["residual"])
 
 
+class _OfDlpack:
+    """A tensor of a library that is known by DLPack alone."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self._tensor.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> Any:
+        return self._tensor.__dlpack_device__()
+
+
+def test_of_a_library_that_is_known_by_dlpack_alone() -> None:
+    given = {"bias": drawn(16), "residual": turned(drawn(4, 16))}
+    inputs = {name: _OfDlpack(torch.from_numpy(array)) for name, array in given.items()}
+    got = pycutlass.matmul(A, B, epilogue=of_images, epilogue_inputs=inputs, allow_copy=True)
+    np.testing.assert_array_equal(got, A @ B + given["bias"] + given["residual"])
+    with pytest.raises(ArgumentError, match=REMEDY):
+        pycutlass.matmul(A, B, epilogue=of_images, epilogue_inputs=inputs)
+
+
+def test_one_that_requires_a_gradient_is_refused() -> None:
+    residual = torch.ones(16, 4, requires_grad=True).T
+    inputs = {"bias": torch.ones(16), "residual": residual}
+    with pytest.raises(ArgumentError, match=r"residual requires a gradient"):
+        pycutlass.matmul(*map(torch.from_numpy, (A, B)), epilogue=of_images, epilogue_inputs=inputs, allow_copy=True)
+
+
 def test_beside_a_result_by_columns() -> None:
     given = {"bias": drawn(16), "residual": drawn(4, 16)}
     out = turned(np.zeros((4, 16), np.float32))
