@@ -21,6 +21,7 @@ from pycutlass.plan.group_kinds import kind_of_group  # noqa: E402
 from pycutlass.plan.grouped_gemm import GroupedGemm  # noqa: E402
 from pycutlass.plan.kinds import Wanted  # noqa: E402
 from pycutlass.plan.offsets import Offsets  # noqa: E402
+from pycutlass.plan.port_copies import beside_group  # noqa: E402
 
 F32 = torch.float32
 
@@ -349,3 +350,20 @@ def test_tensors_of_the_epilogue_are_found(changes: dict[str, Any]) -> None:
 def test_tensors_of_the_epilogue_that_do_not_fit(message: str, changes: dict[str, Any]) -> None:
     with pytest.raises(PyCutlassError, match=message):
         beside(**changes)
+
+
+@pytest.mark.parametrize(("name", "given"), [
+    ("row", torch.randn(5, 4).T), ("row", torch.randn(4, 10)[:, ::2]), ("column", torch.randn(24)[::2]),
+    ("whole", torch.randn(5, 12).T),
+])  # fmt: skip
+def test_tensors_of_the_epilogue_are_copied_where_that_is_allowed(name: str, given: Any) -> None:
+    ports, _ = beside()
+    group = Group(X, W, unread(ENDS_OF_4))
+    kind = kind_of_group(group, group.result(OUT, lambda n: n), Wanted(several, precision="3xtf32"))
+    as_given = beside_group(kind, group, ports, allow_copy=True)
+    assert all(as_given[each] is ports[each] for each in ports), "all of them can be taken"
+    taken = beside_group(kind, group, {**ports, name: given}, allow_copy=True)
+    assert torch.equal(taken[name], given)
+    beside(**taken)
+    with pytest.raises(PyCutlassError, match=rf"{name}.*With allow_copy=True it is copied\.$"):
+        beside_group(kind, group, {**ports, name: given}, allow_copy=False)
