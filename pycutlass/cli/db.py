@@ -219,7 +219,7 @@ def _grouped(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
 
 def _ordered(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials of one key: the best in each condition first, then what is not looked up, the latest first."""
-    best = [trial for condition in ("cold", "warm") for trial in ranked(trials, condition)]
+    best = [trial for condition in sorted({trial.condition for trial in trials}) for trial in ranked(trials, condition)]
     chosen = {trial.digest for trial in best}
     rest = [trial for trial in trials if trial.digest not in chosen]
     return [*best, *sorted(rest, key=lambda trial: trial.date, reverse=True)]

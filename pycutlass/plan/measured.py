@@ -16,7 +16,7 @@ from pycutlass.compiler.tools import device_compiler_release
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError, ToolkitError
 from pycutlass.toolkit import find_cutlass
 from pycutlass.trials import Database, Machine, Trial
-from pycutlass.trials.values import CONDITIONS
+from pycutlass.trials.values import CONDITIONS, OTHER_CONDITIONS
 from pycutlass.version import __version__
 
 __all__ = ["Generation", "Recorded", "fastest_measured", "generation", "machine_of", "tuned"]
@@ -106,6 +106,8 @@ def fastest_measured(
 def tuned(problem_of: Callable[[str | None], Recorded[_Kernel]], source: str | None, ordinal: int) -> _Kernel | None:
     """Return what the user's database has as the fastest candidate on GPU `ordinal`, first with a cold L2 cache.
 
+    Times with operands of a normal distribution count before those with others, and are not compared with them.
+
     None where nothing was measured, or nothing can be looked up: times are kept by the compiler that kernels were made
     with, so a machine without one has none.
 
@@ -131,7 +133,8 @@ def tuned(problem_of: Callable[[str | None], Recorded[_Kernel]], source: str | N
     except ToolkitError:
         return None
     sources = [None] if source is None else [source, None]
-    asked = itertools.product(map(problem_of, sources), CONDITIONS)
+    problems = [*map(problem_of, sources)]
+    asked = itertools.chain(*(itertools.product(problems, each) for each in (CONDITIONS, OTHER_CONDITIONS)))
     found = (fastest_measured(database, machine, *each) for each in asked)
     return next((each[0] for each in found if each is not None), None)
 

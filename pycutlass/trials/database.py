@@ -22,12 +22,12 @@ from pycutlass.trials.ranking import superfluous
 from pycutlass.trials.storage import Storage
 from pycutlass.trials.texts import canonical
 from pycutlass.trials.values import (
-    CONDITIONS,
     STATUSES,
     Machine,
     Trial,
     at_least,
     checked_choice,
+    checked_condition,
     checked_machine,
     key_beginning,
     key_of,
@@ -200,7 +200,7 @@ class Database:
         wanted = {
             "candidate": None if candidate is None else canonical("candidate", candidate),
             "machine": None if machine is None else checked_machine(machine).text,
-            "condition": None if condition is None else checked_choice("condition", condition, CONDITIONS),
+            "condition": None if condition is None else checked_condition(condition),
             "status": None if status is None else checked_choice("status", status, STATUSES),
             "beginning": "" if key is None else key_beginning(key),
         }
@@ -250,7 +250,7 @@ class Database:
         """
         texts = canonical("problem", problem), canonical("candidate", candidate)
         checked_machine(machine)
-        checked_choice("condition", condition, CONDITIONS)
+        checked_condition(condition)
         length = positive("seconds", "seconds", seconds)
         if length > _LONGEST_CLAIM:
             raise ArgumentError(f"seconds must be at most {_LONGEST_CLAIM:,.0f}, a day; got {length:,.0f}")

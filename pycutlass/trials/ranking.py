@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from pycutlass.trials.values import CONDITIONS, Trial
+from pycutlass.trials.values import Trial
 
 __all__ = ["ranked", "superfluous"]
 
@@ -14,7 +14,7 @@ def ranked(trials: Iterable[Trial], condition: str) -> tuple[Trial, ...]:
     """Return the latest trial of each candidate in this `condition`, the fastest first.
 
     They are trials of one key. The latest counts and not the fastest: of many trials of one candidate the fastest says
-    how lucky it was. A candidate whose latest trial in either condition gave no time is left out, and so is one that
+    how lucky it was. A candidate whose latest trial in any condition gave no time is left out, and so is one that
     has ever been wrong: a kernel that is wrong at times is right at others.
     """
     wrong: set[str] = set()
@@ -40,7 +40,8 @@ def superfluous(trials: Iterable[Trial], most: int | None, since: datetime | Non
     trials = list(trials)
     going = {trial.digest for trial in trials if since is not None and trial.date < since}
     if most is not None:
-        best = {trial.digest for condition in CONDITIONS for trial in ranked(trials, condition)[:most]}
+        conditions = {trial.condition for trial in trials}
+        best = {trial.digest for condition in conditions for trial in ranked(trials, condition)[:most]}
         going |= {trial.digest for trial in trials if trial.status != "wrong"} - best
     staying = {trial.candidate for trial in trials if trial.digest not in going and trial.status != "wrong"}
     return going - {trial.digest for trial in trials if trial.status == "wrong" and trial.candidate in staying}

@@ -21,11 +21,13 @@ from pycutlass.trials.texts import canonical, compact
 __all__ = [
     "CALLED",
     "CONDITIONS",
+    "OTHER_CONDITIONS",
     "STATUSES",
     "Machine",
     "Trial",
     "at_least",
     "checked_choice",
+    "checked_condition",
     "checked_machine",
     "key_beginning",
     "key_of",
@@ -35,7 +37,10 @@ __all__ = [
     "without_name",
 ]
 
+#: States of the L2 cache in which candidates are measured, with operands of a normal distribution.
 CONDITIONS = ("cold", "warm")
+#: The same with operands of other distributions, whose times are no measure of those: zeros take less power.
+OTHER_CONDITIONS = tuple(f"{state}, {of}" for of in ("uniform", "integers", "zeros") for state in CONDITIONS)
 STATUSES = ("ok", "wrong", "failed", "timeout")
 #: What a problem calls its epilogue: functions of other names compute the same, so that it is no part of a key.
 CALLED = "epilogue_name"
@@ -166,7 +171,7 @@ class Trial:
             "problem": canonical("problem", self.problem),
             "candidate": canonical("candidate", self.candidate),
             "machine": checked_machine(self.machine),
-            "condition": checked_choice("condition", self.condition, CONDITIONS),
+            "condition": checked_condition(self.condition),
             "status": checked_choice("status", self.status, STATUSES),
             "reason": _reason(self.status, self.reason),
             "host": _name("host", self.host),
@@ -234,6 +239,17 @@ def checked_machine(machine: Any) -> Machine:
     if not isinstance(machine, Machine):
         raise ArgumentTypeError(f"machine must be a pycutlass.trials.Machine, got {shown(machine)}")
     return machine
+
+
+def checked_condition(value: Any) -> str:
+    """Return `value`, if trials have such a condition.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        They have not, or it is no text.
+    """
+    return checked_choice("condition", value, (*CONDITIONS, *OTHER_CONDITIONS))
 
 
 def checked_choice(name: str, value: Any, known: tuple[str, ...]) -> str:

@@ -27,7 +27,7 @@ class Known:
     machine : Machine
         Where candidates are measured.
     options : TuningOptions
-        Of which the state of the L2 cache and `again` count.
+        Of which the state of the L2 cache, the distribution of operands and `again` count.
     """
 
     def __init__(self, database: Database, machine: Machine, options: TuningOptions) -> None:
@@ -71,7 +71,7 @@ class Known:
     def recall(self, problem: Tunable, contestants: Sequence[Contestant]) -> None:
         """Fill in what was measured before, or by others meanwhile, as plans see it.
 
-        They take no candidate that was ever wrong, nor one whose latest trial in either condition gave no time.
+        They take no candidate that was ever wrong, nor one whose latest trial in any condition gave no time.
         """
         for each in contestants:
             if each.status != "waiting":

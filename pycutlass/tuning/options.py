@@ -60,7 +60,8 @@ class TuningOptions:
         Whether each launch finds an empty L2 cache, as in a program whose other kernels have filled it.
     distribution : str
         Of the operands: ``"normal"``, ``"uniform"`` between -1 and 1, ``"integers"`` from -2 to 2, or ``"zeros"``.
-        Zeros take less power than any real data, so the clock is higher.
+        Zeros take less power than any real data, so the clock is higher. The database keeps times of each apart: plans
+        look at those of another one than ``"normal"`` only where there are none of that.
     seed : int
         Of the operands, and of the order in which candidates are measured.
     least_rounds, most_rounds : int
@@ -125,8 +126,9 @@ class TuningOptions:
 
     @property
     def condition(self) -> str:
-        """What the database calls the state of the L2 cache."""
-        return "cold" if self.cold_l2 else "warm"
+        """What the database calls the state of the L2 cache, and operands that are not of a normal distribution."""
+        state = "cold" if self.cold_l2 else "warm"
+        return state if self.distribution == "normal" else f"{state}, {self.distribution}"
 
     @property
     def jobs(self) -> int | None:

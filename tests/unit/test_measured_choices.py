@@ -45,8 +45,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     generation.begin()
 
 
-def measure(record: Any, candidate: Any, time: float = 1.0) -> None:
-    Database().add(Trial(record, candidate.choice(), machine_of(0), time=time, low=time, high=time, rounds=3))
+def measure(record: Any, candidate: Any, time: float = 1.0, condition: str = "cold") -> None:
+    times = {"time": time, "low": time, "high": time, "rounds": 3}
+    Database().add(Trial(record, candidate.choice(), machine_of(0), condition=condition, **times))
 
 
 def conv_choices() -> Conv2dChoices:
@@ -148,6 +149,26 @@ def test_what_was_measured_with_a_c_comes_before_what_was_measured_without() -> 
         return kept.of(64)
 
     assert (chosen(None), chosen("matrix"), chosen("bias")) == (plain, matrix, plain)
+
+
+def test_times_with_other_operands_count_last_and_are_compared_with_none() -> None:
+    x, w, bias = SPEC((64, 64), "float16"), SPEC((64, 128), "float16"), SPEC((128,), "float16")
+    plain, biased = pycutlass.Gemm(x, w, epilogue=gelu), pycutlass.Gemm(x, w, bias=bias, epilogue=gelu)
+    zeros, integers, warm, cold = (each.candidate for each in plain.candidates()[-4:])
+    record, of_bias = (problems_of(plan)[0].record() for plan in (plain, biased))
+
+    def chosen(plan: Any) -> Any:
+        generation.begin()
+        return Choices(plan.kind, (128, 64), None, 0, plan.source).of(64)
+
+    measure(of_bias, zeros, 0.1, "warm, zeros")
+    assert chosen(biased) == zeros
+    measure(record, integers, 9.0, "cold, integers")
+    assert chosen(plain) == integers and chosen(biased) == zeros
+    measure(record, warm, 8.0, "warm")
+    assert chosen(plain) == warm == chosen(biased)
+    measure(record, cold, 9.0)
+    assert chosen(plain) == cold == chosen(biased)
 
 
 @pytest.mark.parametrize("name", ["gemm", "conv2d", "group"])

@@ -89,8 +89,8 @@ def test_what_is_no_problem_is_refused(database: Database, problem: Any, said: s
         ({"low": 11.0}, "time must lie between low and high, the 10th and 90th percentile; got low 11.0, time 10.0"),
         ({"rounds": 0}, "rounds must be 1 to 1,000,000,000, got 0"),
         ({"rounds": 1.5}, "rounds must be an integer, got 1.5"),
-        ({"condition": "hot"}, "condition must be one of 'cold', 'warm'; got 'hot'"),
-        ({"condition": 1}, "condition must be one of 'cold', 'warm'; got 1"),
+        ({"condition": "hot"}, "'cold, zeros', 'warm, zeros'; got 'hot'"),
+        ({"condition": 1}, "condition must be one of 'cold', 'warm', 'cold, uniform', "),
         ({"status": "okay"}, "status must be one of 'ok', 'wrong', 'failed', 'timeout'; got 'okay'"),
         ({"reason": "slow"}, "a trial of status 'ok' has no reason: leave it out"),
         ({"reason": 5}, "reason must be text, got 5"),
@@ -175,6 +175,9 @@ def test_the_best_is_of_one_problem_one_machine_and_one_condition(database: Data
     database.add([trial(number, 1.0, machine=machine) for number, machine in enumerate(machines)])
     assert database.best(PROBLEM, H200) == trial(5)
     assert database.best(PROBLEM, H200, "warm") == trial(4, condition="warm")
+    database.add([trial(1, 0.5, condition="cold, zeros"), trial(2, 0.7, condition="warm, zeros")])
+    assert database.best(PROBLEM, H200) == trial(5) and database.best(PROBLEM, H200, "cold, integers") is None
+    assert database.best(PROBLEM, H200, "cold, zeros") == trial(1, 0.5, condition="cold, zeros")
     assert database.best(other, H200) == trial(3, problem=other)
     assert database.best(other, H200, "warm") is None
     for number, machine in enumerate(machines):
@@ -334,9 +337,10 @@ def test_prune_keeps_the_best_and_the_wrong(database: Database) -> None:
     earlier, warm = trial(0, 50.0), [trial(number, condition="warm") for number in range(3)]
     wrong, failed = trial(7, status="wrong"), trial(8, status="failed")
     elsewhere = trial(9, problem={"m": 1})
-    every = [*cold, earlier, *warm, wrong, failed, elsewhere]
+    zeros = [trial(number, condition="cold, zeros") for number in range(3)]
+    every = [*cold, earlier, *warm, *zeros, wrong, failed, elsewhere]
     database.add(every)
-    kept = [*cold[:2], *warm[:2], wrong, elsewhere]
+    kept = [*cold[:2], *warm[:2], *zeros[:2], wrong, elsewhere]
     shown = database.prune(keep=2, dry_run=True)
     assert len(database.trials()) == len(every)
     gone = database.prune(keep=2)

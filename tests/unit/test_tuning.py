@@ -24,7 +24,7 @@ from pycutlass.tuning import Problem, TuningOptions, TuningReport, compile_candi
 from pycutlass.tuning.files import read_problems
 from pycutlass.tuning.known import Known
 from pycutlass.tuning.named import DTYPES, problem_of
-from pycutlass.tuning.options import seconds_of
+from pycutlass.tuning.options import DISTRIBUTIONS, seconds_of
 from pycutlass.tuning.problems import considered, problems_of, with_options
 from pycutlass.tuning.progress import described, remaining, shown_progress
 from pycutlass.tuning.tuner import _compiling, tune_problem
@@ -86,6 +86,18 @@ def test_a_warm_cache_is_another_condition(database):
     _, measurer = tuned(database, [30.0, 10.0], cold_l2=False)
     assert measurer.asked
     assert database.best(PROBLEM.record(), MACHINE, "warm").condition == "warm"
+
+
+@pytest.mark.parametrize("operands", [each for each in DISTRIBUTIONS if each != "normal"])
+def test_operands_of_another_distribution_are_another_condition(database, operands):
+    """Zeros take less power: what is measured with them is no faster than what is measured with others."""
+    tuned(database, [30.0, 10.0])
+    _, measurer = tuned(database, [1.0, 2.0], distribution=operands)
+    assert measurer.asked
+    assert database.best(PROBLEM.record(), MACHINE).time == pytest.approx(10.0, rel=0.1)
+    assert database.best(PROBLEM.record(), MACHINE, f"cold, {operands}").time == pytest.approx(1.0, rel=0.1)
+    report, measurer = tuned(database, [30.0, 10.0])
+    assert not measurer.asked and report.best == contestants(2)[1].candidate
 
 
 def test_what_another_tuner_measures_is_left_to_it(database):

@@ -20,7 +20,7 @@ from pycutlass.pytorch.regions.region import Region
 from pycutlass.report import BuildReport
 from pycutlass.toolkit import disassembled
 from pycutlass.trials import Database
-from pycutlass.trials.values import CONDITIONS
+from pycutlass.trials.values import CONDITIONS, OTHER_CONDITIONS
 from pycutlass.tuning.problems import problems_of
 from pycutlass.tuning.tunable import Tunable
 
@@ -175,7 +175,7 @@ def _measured(problem: Tunable, chosen: Any, database: Any) -> float | None:
     except ToolkitError:  # times are kept by the compiler that made the kernels, and there is none
         return None
     trials = Database(make=False) if database is None else database
-    for condition in CONDITIONS:
+    for condition in (*CONDITIONS, *OTHER_CONDITIONS):
         asked: dict[str, Any] = {
             "candidate": choice_in(problem.kind, chosen),
             "machine": machine,
