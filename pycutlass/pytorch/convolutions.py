@@ -14,7 +14,8 @@ from pycutlass.pytorch.activations import activation_of, check_has_slope, with_s
 from pycutlass.pytorch.images import Geometry, check_gradient, new_images, spread, takes_stride
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types, result_dtype
-from pycutlass.pytorch.variants import define_out
+from pycutlass.pytorch.targets import Expected, copied_to
+from pycutlass.pytorch.variants import define_out, define_outs
 
 __all__ = ["CONV2D", "CONV2D_INPUT", "CONV2D_WEIGHT"]
 
@@ -43,7 +44,16 @@ def _fake_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *giv
 
 
 def _conv2d_with_slope(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any, name: str
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    name: str,
+    *,
+    out: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     named = check_has_slope("conv2d", name)
     geometry, bias = Geometry(stride, padding, dilation, groups), plain(bias)
@@ -51,23 +61,31 @@ def _conv2d_with_slope(
     # Kernels for several groups, or for float32 on CUDA cores, take no epilogue function.
     if geometry.groups != 1 or input.dtype is torch.float32:
         pixels = _conv2d(input, weight, bias, *geometry.given).permute(0, 2, 3, 1)
-        output, slope = named.applied(pixels)
-        return output.permute(0, 3, 1, 2), slope.permute(0, 3, 1, 2)
-    slope = new_images(input, geometry.output(input.shape, weight.shape, bias, dtype), dtype)
+        output, slope = (each.permute(0, 3, 1, 2) for each in named.applied(pixels))
+        return (output, slope) if out is None else copied_to(out, output, slope)
+    shape = geometry.output(input.shape, weight.shape, bias, dtype)
+    into, slope = (None, new_images(input, shape, dtype)) if out is None else out
     inputs = {"slope": slope} if bias is None else {"slope": slope, "bias": bias.contiguous()}
     epilogue = with_slope(name, None if bias is None else "bias")
     options = {**geometry.options, "epilogue": epilogue, "epilogue_inputs": inputs}
-    return convolutions.conv2d(plain(input), plain(weight), allow_copy=True, **options), slope
+    return convolutions.conv2d(plain(input), plain(weight), out=into, allow_copy=True, **options), slope
 
 
 def _fake_with_slope(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any, name: str
 ) -> tuple[Tensor, Tensor]:
+    one, other = _expected_with_slope(input, weight, bias, stride, padding, dilation, groups, name)
+    return new_images(input, one.shape, one.dtype), new_images(input, other.shape, other.dtype)
+
+
+def _expected_with_slope(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any, name: str
+) -> list[Expected]:
     check_has_slope("conv2d", name)
     check_equal_types(input, weight, ("input", "weight"))
     dtype = result_dtype("input", input.dtype)
     shape = Geometry(stride, padding, dilation, groups).output(input.shape, weight.shape, bias, dtype)
-    return new_images(input, shape, dtype), new_images(input, shape, dtype)
+    return 2 * [Expected("", shape, dtype, is_images=True)]
 
 
 def _conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any, out: Tensor | None = None) -> Any:
@@ -197,6 +215,7 @@ CONV2D_WEIGHT = define(
 define_out(CONV2D, _conv2d, _fake_conv2d, "input")
 define_out(CONV2D_INPUT, _conv2d_input, _fake_conv2d_input, "weight")
 define_out(CONV2D_WEIGHT, _conv2d_weight, _fake_conv2d_weight, "input")
+define_outs(CONV2D_WITH_SLOPE, _conv2d_with_slope, _expected_with_slope, ("out", "slope"))
 without_gradient(CONV2D_WITH_SLOPE)
 differentiable(CONV2D, _Conv2d, lambda input, weight, bias=None, *given: (input, weight, bias, *_options(given)))
 differentiable(CONV2D_INPUT, _Conv2dInput, lambda size, weight, grad, *given: (size, weight, grad, Geometry(*given)))

@@ -17,9 +17,11 @@ from pycutlass.pytorch.fused_shapes import (
     Extents,
     check_reads,
     check_results,
+    expected_results,
     folded,
     given_scalars,
     laid,
+    read_in_place,
     result_shape,
     unfolded,
     with_adjacent_k,
@@ -28,6 +30,8 @@ from pycutlass.pytorch.handles import Fused, fused
 from pycutlass.pytorch.images import Geometry, as_rows, is_product, new_images
 from pycutlass.pytorch.operators import define, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types, product_shape
+from pycutlass.pytorch.targets import Expected
+from pycutlass.pytorch.variants import define_outs
 
 __all__ = ["FUSED_CONV2D", "FUSED_MM"]
 
@@ -60,7 +64,15 @@ def _checked(mat_a: Tensor, mat_b: Tensor, epilogue: str, tensors: list[Tensor])
     return made, extents
 
 
-def _fused_mm(mat_a: Tensor, mat_b: Tensor, epilogue: str, tensors: list[Tensor], scalars: Any = ()) -> list[Tensor]:
+def _fused_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    epilogue: str,
+    tensors: list[Tensor],
+    scalars: Any = (),
+    *,
+    out: list[Tensor] | None = None,
+) -> list[Tensor]:
     made, extents = _checked(mat_a, mat_b, epilogue, tensors)
     numbers = given_scalars(made, scalars)
     check_results(made, extents)
@@ -70,27 +82,49 @@ def _fused_mm(mat_a: Tensor, mat_b: Tensor, epilogue: str, tensors: list[Tensor]
         a, b, taken, extents = folded(made, a, b, taken, extents)
     if not mat_a.dtype.is_floating_point and not made.is_plain:
         a, b = with_adjacent_k(a, b)
-    written = {
-        each.name: mat_a.new_empty(result_shape(each, extents), dtype=each.dtype)
-        for each in made.writes
-        if each.name != "D"
-    }
+    written = _given_results(made, out, extents)
+    if out is None:
+        written = {
+            each.name: mat_a.new_empty(result_shape(each, extents), dtype=each.dtype)
+            for each in made.writes
+            if each.name != "D"
+        }
     given = {each.name: laid(each, tensor, extents) for each, tensor in zip(made.reads, taken, strict=True)}
     function, source = made.epilogue(given), given.pop(made.source, None)
+    target = written.pop("D", None)
     written["D"] = matmul(
         *(a, b, source),
         epilogue=function,
         epilogue_inputs={**given, **numbers, **written} or None,
+        out=target,
         out_dtype=made.output.dtype,
         allow_copy=True,
     )
     return [unfolded(written[each.name], each, whole) for each in made.writes]
 
 
+def _given_results(made: Fused, out: list[Tensor] | None, extents: Extents) -> dict[str, Tensor]:
+    """Return memory for results by name, in the shapes that a product of these extents has."""
+    if out is None:
+        return {}
+    shapes = ((each, result_shape(each, extents)) for each in made.writes)
+    return {
+        each.name: tensor if tuple(tensor.shape) == shape else tensor.view(shape)
+        for (each, shape), tensor in zip(shapes, out, strict=True)
+    }
+
+
 def _fake_mm(mat_a: Tensor, mat_b: Tensor, epilogue: str, tensors: list[Tensor], scalars: Any = ()) -> list[Tensor]:
+    results = _expected_of_mm(mat_a, mat_b, epilogue, tensors, scalars)
+    return [mat_a.new_empty(each.shape, dtype=each.dtype) for each in results]
+
+
+def _expected_of_mm(
+    mat_a: Tensor, mat_b: Tensor, epilogue: str, tensors: list[Tensor], scalars: Any = ()
+) -> list[Expected]:
     made, extents = _checked(mat_a, mat_b, epilogue, tensors)
     given_scalars(made, scalars)
-    return [mat_a.new_empty(result_shape(each, extents), dtype=each.dtype) for each in made.writes]
+    return expected_results(made, extents)
 
 
 def _fused_conv2d(
@@ -103,13 +137,16 @@ def _fused_conv2d(
     epilogue: str,
     tensors: list[Tensor],
     scalars: Any = (),
+    *,
+    out: list[Tensor] | None = None,
 ) -> list[Tensor]:
     geometry = Geometry(stride, padding, dilation, groups)
     made, extents = _checked_images(input, weight, geometry, epilogue, tensors)
     if is_product(geometry, weight):
         n, k, p, q = extents.images
         rows = [as_rows(each) if each.dim() == 4 else each for each in tensors]
-        found = _fused_mm(as_rows(input), weight.reshape(k, -1).t(), epilogue, rows, scalars)
+        into = None if out is None else [as_rows(each) if each.dim() == 4 else each for each in out]
+        found = _fused_mm(as_rows(input), weight.reshape(k, -1).t(), epilogue, rows, scalars, out=into)
         matrices = [each.form == "matrix" for each in made.writes]
         return [
             each.view(n, p, q, k).permute(0, 3, 1, 2) if is_matrix else each
@@ -118,14 +155,19 @@ def _fused_conv2d(
     numbers = given_scalars(made, scalars)
     check_results(made, extents)
     taken = [plain(each) for each in tensors]
-    written = {each.name: _new(input, each, extents) for each in made.writes if each.name != "D"}
+    if out is None:
+        written = {each.name: _new(input, each, extents) for each in made.writes if each.name != "D"}
+    else:
+        written = {each.name: tensor for each, tensor in zip(made.writes, out, strict=True)}
     given = {each.name: laid(each, tensor, extents) for each, tensor in zip(made.reads, taken, strict=True)}
     function, source = made.epilogue(given), given.pop(made.source, None)
+    target = written.pop("D", None)
     written["D"] = convolutions.conv2d(
         *(plain(input), plain(weight), source),
         **geometry.options,
         epilogue=function,
         epilogue_inputs={**given, **numbers, **written} or None,
+        out=target,
         out_dtype=made.output.dtype,
         allow_copy=True,
     )
@@ -149,6 +191,23 @@ def _fake_conv2d(
     return [_new(input, each, extents) for each in made.writes]
 
 
+def _expected_of_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    epilogue: str,
+    tensors: list[Tensor],
+    scalars: Any = (),
+) -> list[Expected]:
+    geometry = Geometry(stride, padding, dilation, groups)
+    made, extents = _checked_images(input, weight, geometry, epilogue, tensors)
+    given_scalars(made, scalars)
+    return expected_results(made, extents)
+
+
 def _checked_images(
     input: Tensor, weight: Tensor, geometry: Geometry, epilogue: str, tensors: list[Tensor]
 ) -> tuple[Fused, Extents]:
@@ -169,6 +228,12 @@ def _new(input: Tensor, written: Any, extents: Extents) -> Tensor:
     return input.new_empty(result_shape(written, extents), dtype=written.dtype)
 
 
+def _in_place(*args: Any, **_: Any) -> list[tuple[int, Tensor]]:
+    """Return D with what the epilogue reads of the same extents, which may be the same matrix."""
+    at = next(number for number, each in enumerate(args) if isinstance(each, str))
+    return read_in_place(fused(args[at], args[0].dtype), args[at + 1])
+
+
 FUSED_MM = define(
     "fused_mm(Tensor mat_a, Tensor mat_b, str epilogue, Tensor[] tensors, float[] scalars=[]) -> Tensor[]",
     _fused_mm,
@@ -180,5 +245,7 @@ FUSED_CONV2D = define(
     _fused_conv2d,
     _fake_conv2d,
 )
+define_outs(FUSED_MM, _fused_mm, _expected_of_mm, in_place=_in_place)
+define_outs(FUSED_CONV2D, _fused_conv2d, _expected_of_conv2d, in_place=_in_place)
 without_gradient(FUSED_MM)
 without_gradient(FUSED_CONV2D)

@@ -10,11 +10,21 @@ import torch
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.grouped_matmul import grouped_matmul
 from pycutlass.pytorch.activations import takes_functions
-from pycutlass.pytorch.fused_shapes import Extents, check_reads, given_scalars, laid, result_shape
+from pycutlass.pytorch.fused_shapes import (
+    Extents,
+    check_reads,
+    expected_results,
+    given_scalars,
+    laid,
+    read_in_place,
+    result_shape,
+)
 from pycutlass.pytorch.groups import with_names_of_torch
 from pycutlass.pytorch.handles import Fused, Read, fused
 from pycutlass.pytorch.operators import define, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types
+from pycutlass.pytorch.targets import Expected
+from pycutlass.pytorch.variants import define_outs
 
 __all__ = ["FUSED_GROUPED_MM"]
 
@@ -94,11 +104,14 @@ def _fused_grouped_mm(
     scalars: Any = (),
     *,
     fill: bool = True,
+    out: list[Tensor] | None = None,
 ) -> list[Tensor]:
     made, extents = _checked(mat_a, mat_b, offs, epilogue, tensors)
     numbers = given_scalars(made, scalars)
     new = mat_a.new_zeros if fill else mat_a.new_empty
-    results = {each.name: new(result_shape(each, extents), dtype=each.dtype) for each in made.writes}
+    if out is None:
+        out = [new(result_shape(each, extents), dtype=each.dtype) for each in made.writes]
+    results = {each.name: tensor for each, tensor in zip(made.writes, out, strict=True)}
     if not all((extents.rows, extents.columns, extents.count)):
         return [results[each.name] for each in made.writes]
     given = {
@@ -129,9 +142,22 @@ def _fake(
     *,
     fill: bool = True,
 ) -> list[Tensor]:
+    results = _expected(mat_a, mat_b, offs, epilogue, tensors, scalars)
+    return [mat_a.new_empty(each.shape, dtype=each.dtype) for each in results]
+
+
+def _expected(
+    mat_a: Tensor, mat_b: Tensor, offs: Tensor, epilogue: str, tensors: list[Tensor], scalars: Any = ()
+) -> list[Expected]:
     made, extents = _checked(mat_a, mat_b, offs, epilogue, tensors)
     given_scalars(made, scalars)
-    return [mat_a.new_empty(result_shape(each, extents), dtype=each.dtype) for each in made.writes]
+    return expected_results(made, extents)
+
+
+def _in_place(
+    mat_a: Tensor, mat_b: Tensor, offs: Tensor, epilogue: str, tensors: list[Tensor], scalars: Any = ()
+) -> list[tuple[int, Tensor]]:
+    return read_in_place(fused(epilogue, mat_a.dtype), tensors)
 
 
 FUSED_GROUPED_MM = define(
@@ -140,4 +166,5 @@ FUSED_GROUPED_MM = define(
     _fused_grouped_mm,
     _fake,
 )
+define_outs(FUSED_GROUPED_MM, _fused_grouped_mm, _expected, in_place=_in_place, keeps=True)
 without_gradient(FUSED_GROUPED_MM)

@@ -11,15 +11,18 @@ from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError
 from pycutlass.pytorch.handles import Fused, Read, Written
 from pycutlass.pytorch.shapes import element_of_operand
+from pycutlass.pytorch.targets import Expected
 
 __all__ = [
     "Extents",
     "check_reads",
     "check_results",
+    "expected_results",
     "folded",
     "given_scalars",
     "is_aligned",
     "laid",
+    "read_in_place",
     "result_shape",
     "unfolded",
     "with_adjacent_k",
@@ -119,6 +122,26 @@ def result_shape(written: Written, extents: Extents) -> tuple[Any, ...]:
         "top_k": (rows, written.extent),
     }.get(written.form, (rows, columns))
     return (*extents.batch, *of_one)
+
+
+def expected_results(made: Fused, extents: Extents) -> list[Expected]:
+    """Return what an operator would return."""
+    results = []
+    for each in made.writes:
+        are_images = bool(extents.images) and each.form == "matrix"
+        shape = extents.images if are_images else result_shape(each, extents)
+        results.append(Expected(f", {each.name} of the epilogue,", shape, each.dtype, are_images))
+    return results
+
+
+def read_in_place(made: Fused, tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
+    """Return the number of D with each tensor that may be the same memory: an element is read before it is written."""
+    number = made.writes.index(made.output)
+    return [
+        (number, tensor)
+        for read, tensor in zip(made.reads, tensors, strict=True)
+        if read.form in ("matrix", "source") and read.halved is made.output.halved
+    ]
 
 
 def check_results(made: Fused, extents: Extents) -> None:

@@ -23,6 +23,8 @@ from pycutlass.pytorch.operators import below_autograd, define, differentiable, 
 from pycutlass.pytorch.products import LINEAR, MATMUL
 from pycutlass.pytorch.shapes import check_equal_types, check_matrix, product_shape, result_dtype, rows_of
 from pycutlass.pytorch.sums import ADDMM
+from pycutlass.pytorch.targets import Expected, copied_to
+from pycutlass.pytorch.variants import define_outs
 
 __all__ = ["SWIGLU"]
 
@@ -40,21 +42,30 @@ def _gated_with_slopes(accum: Any, up: TensorOf) -> Any:
     return {"D": activated * up, "of_gate": (share + accum * share * (1 - share)) * up, "of_up": activated}
 
 
-def _swiglu(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> Any:
+def _swiglu(input: Tensor, gate_weight: Tensor, up_weight: Tensor, *, out: list[Tensor] | None = None) -> Any:
     shape = _shape(input, gate_weight, up_weight)
     rows = rows_of(plain(input))
     up = matmul(rows, plain(up_weight).T, allow_copy=True)
     gate = plain(gate_weight).T
+    into = None if out is None else rows_of(out[0])
     if not takes_functions(rows):
-        return (matmul(rows, gate, epilogue=silu, allow_copy=True) * up).view(shape)
-    return matmul(rows, gate, epilogue=_gated, epilogue_inputs={"up": up}, allow_copy=True).view(shape)
+        activated = matmul(rows, gate, epilogue=silu, allow_copy=True)
+        return torch.mul(activated, up, out=into).view(shape)
+    made = matmul(rows, gate, epilogue=_gated, epilogue_inputs={"up": up}, out=into, allow_copy=True)
+    return made.view(shape)
+
+
+def _expected(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> list[Expected]:
+    return [Expected("", _shape(input, gate_weight, up_weight), result_dtype("input", input.dtype))]
 
 
 def _fake(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> Tensor:
     return input.new_empty(_shape(input, gate_weight, up_weight), dtype=result_dtype("input", input.dtype))
 
 
-def _swiglu_with_slopes(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _swiglu_with_slopes(
+    input: Tensor, gate_weight: Tensor, up_weight: Tensor, *, out: list[Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     shape = _shape(input, gate_weight, up_weight)
     rows = rows_of(plain(input))
     up = matmul(rows, plain(up_weight).T, allow_copy=True)
@@ -62,11 +73,18 @@ def _swiglu_with_slopes(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -
     if not takes_functions(rows):
         sums = matmul(rows, gate, allow_copy=True)
         activated = functional.silu(sums)
-        return (activated * up).view(shape), gradient_of_silu(up, sums).view(shape), activated.view(shape)
-    of_gate, of_up = torch.empty_like(up), torch.empty_like(up)
+        found = activated * up, gradient_of_silu(up, sums), activated
+        first, second, third = (each.view(shape) for each in found)
+        return (first, second, third) if out is None else copied_to(out, first, second, third)
+    into = None if out is None else rows_of(out[0])
+    of_gate, of_up = (torch.empty_like(up) for _ in range(2)) if out is None else map(rows_of, out[1:])
     inputs = {"up": up, "of_gate": of_gate, "of_up": of_up}
-    made = matmul(rows, gate, epilogue=_gated_with_slopes, epilogue_inputs=inputs, allow_copy=True)
+    made = matmul(rows, gate, epilogue=_gated_with_slopes, epilogue_inputs=inputs, out=into, allow_copy=True)
     return made.view(shape), of_gate.view(shape), of_up.view(shape)
+
+
+def _expected_with_slopes(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> list[Expected]:
+    return 3 * _expected(input, gate_weight, up_weight)
 
 
 def _fake_with_slopes(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,5 +141,7 @@ SWIGLU_WITH_SLOPES = define(
     _swiglu_with_slopes,
     _fake_with_slopes,
 )
+define_outs(SWIGLU, _swiglu, _expected)
+define_outs(SWIGLU_WITH_SLOPES, _swiglu_with_slopes, _expected_with_slopes, ("out", "of_gate", "of_up"))
 without_gradient(SWIGLU_WITH_SLOPES)
 differentiable(SWIGLU, _SwiGLU, lambda input, gate_weight, up_weight: (input, gate_weight, up_weight))

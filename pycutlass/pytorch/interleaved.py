@@ -20,6 +20,8 @@ from pycutlass.pytorch.activations import gradient_of_silu, takes_functions
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.products import LINEAR, MATMUL
 from pycutlass.pytorch.shapes import check_equal_types, check_matrix, product_shape, result_dtype, rows_of
+from pycutlass.pytorch.targets import Expected, copied_to
+from pycutlass.pytorch.variants import define_outs
 
 __all__ = ["INTERLEAVED_SWIGLU", "interleave", "taken_apart"]
 
@@ -50,29 +52,44 @@ def taken_apart(weight: Tensor) -> tuple[Tensor, Tensor]:
     return weight[0::2], weight[1::2]
 
 
-def _swiglu(input: Tensor, weight: Tensor) -> Any:
+def _swiglu(input: Tensor, weight: Tensor, *, out: list[Tensor] | None = None) -> Any:
     shape = _shape(input, weight)
     rows, turned = rows_of(plain(input)), plain(weight).T
+    into = None if out is None else rows_of(out[0])
     if not _has_kernel(rows, weight):
         gate, up = _products(rows, turned)
-        return (functional.silu(gate) * up).view(shape)
-    return matmul(rows, turned, epilogue=_gated, allow_copy=True).view(shape)
+        return torch.mul(functional.silu(gate), up, out=into).view(shape)
+    return matmul(rows, turned, epilogue=_gated, out=into, allow_copy=True).view(shape)
+
+
+def _expected(input: Tensor, weight: Tensor) -> list[Expected]:
+    return [Expected("", _shape(input, weight), result_dtype("input", input.dtype))]
+
+
+def _expected_with_slopes(input: Tensor, weight: Tensor) -> list[Expected]:
+    return 3 * _expected(input, weight)
 
 
 def _fake(input: Tensor, weight: Tensor) -> Tensor:
     return input.new_empty(_shape(input, weight), dtype=result_dtype("input", input.dtype))
 
 
-def _swiglu_with_slopes(input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _swiglu_with_slopes(
+    input: Tensor, weight: Tensor, *, out: list[Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     shape = _shape(input, weight)
     rows, turned = rows_of(plain(input)), plain(weight).T
     if not _has_kernel(rows, weight):
         gate, up = _products(rows, turned)
         activated = functional.silu(gate)
-        return (activated * up).view(shape), gradient_of_silu(up, gate).view(shape), activated.view(shape)
-    of_gate, of_up = (rows.new_empty(rows.shape[0], shape[-1]) for _ in range(2))
+        found = activated * up, gradient_of_silu(up, gate), activated
+        first, second, third = (each.view(shape) for each in found)
+        return (first, second, third) if out is None else copied_to(out, first, second, third)
+    into = None if out is None else rows_of(out[0])
+    new = (rows.new_empty(rows.shape[0], shape[-1]) for _ in range(2))
+    of_gate, of_up = new if out is None else map(rows_of, out[1:])
     slopes = {"of_gate": of_gate, "of_up": of_up}
-    made = matmul(rows, turned, epilogue=_gated_with_slopes, epilogue_inputs=slopes, allow_copy=True)
+    made = matmul(rows, turned, epilogue=_gated_with_slopes, epilogue_inputs=slopes, out=into, allow_copy=True)
     return made.view(shape), of_gate.view(shape), of_up.view(shape)
 
 
@@ -135,5 +152,7 @@ INTERLEAVED_SWIGLU_WITH_SLOPES = define(
     _swiglu_with_slopes,
     _fake_with_slopes,
 )
+define_outs(INTERLEAVED_SWIGLU, _swiglu, _expected)
+define_outs(INTERLEAVED_SWIGLU_WITH_SLOPES, _swiglu_with_slopes, _expected_with_slopes, ("out", "of_gate", "of_up"))
 without_gradient(INTERLEAVED_SWIGLU_WITH_SLOPES)
 differentiable(INTERLEAVED_SWIGLU, _InterleavedSwiglu, lambda input, weight: (input, weight))

@@ -60,7 +60,7 @@ def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -
         What it does with tensors that have no memory.
 
     Variants with ``out`` of ``matmul`` and ``linear``, for which an operator's own time counts the most, call
-    `refuse_by_name`, `as_plain` and `was_written` themselves; `variants.define_out` defines the others.
+    `refuse_by_name`, `as_plain` and `was_written` themselves; `variants` defines the others.
     """
     name = schema.partition("(")[0]
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))

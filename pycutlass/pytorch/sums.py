@@ -10,7 +10,8 @@ from pycutlass.plan.matmul import matmul as product
 from pycutlass.pytorch.activations import activation_of, check_has_slope, takes_functions, with_slope
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_addend, check_equal_types, check_matrix, product_shape, result_dtype
-from pycutlass.pytorch.variants import define_out
+from pycutlass.pytorch.targets import Expected, copied_to
+from pycutlass.pytorch.variants import define_out, define_outs
 
 __all__ = ["ADDMM", "ADDMM_WITH_SLOPE"]
 
@@ -37,7 +38,14 @@ def _addmm(
 
 
 def _addmm_with_slope(
-    input: Tensor | None, mat1: Tensor, mat2: Tensor, activation: str, *, beta: Any = 1, alpha: Any = 1
+    input: Tensor | None,
+    mat1: Tensor,
+    mat2: Tensor,
+    activation: str,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+    out: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     named = check_has_slope("addmm", activation)
     a, b = plain(mat1), plain(mat2)
@@ -45,10 +53,12 @@ def _addmm_with_slope(
     c: Any = None if input is None or beta == 0 else _addend(input, a, b)
     if not takes_functions(a):
         scalars = {"alpha": alpha} if c is None else {"alpha": alpha, "beta": beta}
-        return named.applied(product(a, b, c, **scalars, allow_copy=True))
+        found = named.applied(product(a, b, c, **scalars, allow_copy=True))
+        return found if out is None else copied_to(out, *found)
     addend = None if c is None else "bias" if c.dim() == 1 else "c"
     scaled = alpha != 1 or (c is not None and beta != 1)
-    slope = mat1.new_empty(product_shape(mat1, mat2), dtype=result_dtype("mat1", mat1.dtype))
+    new = (product_shape(mat1, mat2), result_dtype("mat1", mat1.dtype))
+    into, slope = (None, mat1.new_empty(new[0], dtype=new[1])) if out is None else out
     inputs: dict[str, Any] = {"slope": slope}
     if scaled:
         inputs |= {"alpha": alpha} if c is None else {"alpha": alpha, "beta": beta}
@@ -56,7 +66,7 @@ def _addmm_with_slope(
         inputs["bias"] = c.contiguous()
         c = None
     function = with_slope(activation, addend, scaled)
-    return product(a, b, c, epilogue=function, epilogue_inputs=inputs, allow_copy=True), slope
+    return product(a, b, c, epilogue=function, epilogue_inputs=inputs, out=into, allow_copy=True), slope
 
 
 def _fake_addmm(
@@ -70,10 +80,16 @@ def _fake_addmm(
 def _fake_with_slope(
     input: Tensor | None, mat1: Tensor, mat2: Tensor, activation: str, *, beta: Any = 1, alpha: Any = 1
 ) -> tuple[Tensor, Tensor]:
+    one, other = _expected_with_slope(input, mat1, mat2, activation, beta=beta, alpha=alpha)
+    return mat1.new_empty(one.shape, dtype=one.dtype), mat1.new_empty(other.shape, dtype=other.dtype)
+
+
+def _expected_with_slope(
+    input: Tensor | None, mat1: Tensor, mat2: Tensor, activation: str, *, beta: Any = 1, alpha: Any = 1
+) -> list[Expected]:
     check_has_slope("addmm", activation)
     _check(input, mat1, mat2)
-    shape, dtype = product_shape(mat1, mat2), result_dtype("mat1", mat1.dtype)
-    return mat1.new_empty(shape, dtype=dtype), mat1.new_empty(shape, dtype=dtype)
+    return 2 * [Expected("", product_shape(mat1, mat2), result_dtype("mat1", mat1.dtype))]
 
 
 def _check(input: Tensor | None, mat1: Tensor, mat2: Tensor) -> None:
@@ -143,6 +159,13 @@ ADDMM_WITH_SLOPE = define(
 )
 
 define_out(ADDMM, _addmm, _fake_addmm, "mat1")
+define_outs(
+    ADDMM_WITH_SLOPE,
+    _addmm_with_slope,
+    _expected_with_slope,
+    ("out", "slope"),
+    in_place=lambda input, *_, **__: [(0, input)],
+)
 without_gradient(ADDMM_WITH_SLOPE)
 differentiable(
     ADDMM,

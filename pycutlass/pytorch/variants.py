@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any
@@ -20,10 +20,12 @@ from pycutlass.pytorch.operators import (
     was_written,
 )
 from pycutlass.pytorch.shapes import check_out, result_dtype
+from pycutlass.pytorch.targets import Expected, check_apart, check_fits, targets_of
 
-__all__ = ["define_out"]
+__all__ = ["define_out", "define_outs"]
 
 _TYPE = "out_dtype"
+_FILL = re.compile(r"(, \*)?, bool fill=True$")
 _OUT_DTYPE = re.compile(r"(, \*)?, ScalarType\? out_dtype=None$")
 
 
@@ -77,8 +79,95 @@ def define_out(operator: Any, compute: Callable[..., Any], fake: Callable[..., A
     return define(_schema(operator), refusing_by_name(into, fake_into), fake_into)
 
 
-def _schema(operator: Any) -> str:
+def define_outs(
+    operator: Any,
+    compute: Callable[..., Any],
+    expected: Callable[..., Sequence[Expected]],
+    names: Sequence[str] = ("out",),
+    *,
+    in_place: Callable[..., Sequence[tuple[int, Any]]] | None = None,
+    keeps: bool = False,
+) -> Any:
+    """Define the variant with ``out`` of an operator that launches more than once, or has several results.
+
+    All is checked before anything is launched, and what kernels cannot write is copied behind them.
+
+    Parameters
+    ----------
+    operator : overload
+        What `define` returned.
+    compute : function
+        What it was defined with, which takes ``out`` by keyword as well, a list of memory that kernels write.
+    expected : function
+        Takes what the operator takes and returns what it would return, or raises what is wrong with its tensors.
+    names : sequence of str
+        Parameters of the variant, one for each result; a list of all of them where the operator returns one.
+    in_place : function, optional
+        Takes what the operator takes and returns results, by number, each with a tensor that may be the same, since an
+        element of it is read before that of the result is written.
+    keeps : bool
+        Whether a part of a result is left as it is.
+    """
+    parameters = [each.name for each in operator._schema.arguments]
+    variant = f"{operator.name().partition('::')[2]}.out"
+    is_list = str(operator._schema).endswith("-> Tensor[]")
+
+    def taken(named: dict[str, Any]) -> tuple[list[Any], tuple[str, ...], dict[str, Any]]:
+        """Return what is written, how it is called, and all else that is given by name."""
+        missing = [name for name in names if named.get(name) is None]
+        if missing:  # which torch lets pass for any tensor
+            raise ArgumentTypeError(f"{', '.join(missing)} must be a tensor, got None")
+        others = {name: each for name, each in named.items() if name not in names}
+        if not is_list:
+            return [named[name] for name in names], tuple(names), others
+        outs = list(named["out"])
+        return outs, tuple(f"out[{number}]" for number in range(len(outs))), others
+
+    def into(*args: Any, **named: Any) -> None:
+        outs, called, others = taken(named)
+        given = {**dict(zip(parameters, args, strict=False)), **others}
+        check_no_gradient(variant, **given, **{name: named[name] for name in names})
+        read = _tensors_of(given)
+        check_no_tangent(variant, *read.values(), *outs)
+        results = expected(*args, **others)
+        check_fits(called, outs, results, next(iter(read.values())))
+        pairs = () if in_place is None else in_place(*args, **others)
+        alike = {(called[at], name) for at, same in pairs for name, each in read.items() if each is same}
+        check_apart(called, outs, list(read.items()), alike)
+        targets = targets_of(outs, results, keep=keeps)
+        compute(*args, **others, out=targets)
+        for out, target in zip(outs, targets, strict=True):
+            if target.data_ptr() != out.data_ptr():
+                out.copy_(target)
+            was_written(out)
+
+    def fake_into(*args: Any, **named: Any) -> None:
+        outs, called, others = taken(named)
+        given = {**dict(zip(parameters, args, strict=False)), **others}
+        check_no_gradient(variant, **given, **{name: named[name] for name in names})
+        check_fits(called, outs, expected(*args, **others), next(iter(_tensors_of(given).values())))
+
+    known = signature(expected).parameters.values()
+    fake_into.__signature__ = signature(expected).replace(  # type: ignore[attr-defined]
+        parameters=[*known, *(Parameter(name, Parameter.KEYWORD_ONLY) for name in names)]
+    )
+    written = ["Tensor(a!)[] out"] if is_list else [f"Tensor({chr(97 + at)}!) {each}" for at, each in enumerate(names)]
+    return define(_schema(operator, ", ".join(written)), refusing_by_name(into, fake_into), fake_into)
+
+
+def _tensors_of(given: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors that are given, those of lists as well, by name."""
+    found = {}
+    for name, each in given.items():
+        if isinstance(each, torch.Tensor):
+            found[name] = each
+        elif isinstance(each, list | tuple):
+            found |= {f"{name}[{at}]": one for at, one in enumerate(each) if isinstance(one, torch.Tensor)}
+    return found
+
+
+def _schema(operator: Any, written: str = "Tensor(a!) out") -> str:
     """Return the schema of the variant of an operator, as torch writes it."""
     name, _, rest = str(operator._schema).partition("::")[2].partition("(")
-    given = _OUT_DTYPE.sub("", rest.rpartition(") -> ")[0])
-    return f"{name}.out({given}{', ' if '*, ' in given else ', *, '}Tensor(a!) out) -> ()"
+    given = _FILL.sub("", _OUT_DTYPE.sub("", rest.rpartition(") -> ")[0]))
+    return f"{name}.out({given}{', ' if '*, ' in given else ', *, '}{written}) -> ()"
