@@ -147,6 +147,12 @@ def activation_of(name: str | None) -> NamedActivation | None:
             f"activation must be the name of one, {', '.join(map(repr, ACTIVATIONS))}, got {shown(name)}"
         )
     found = ACTIVATIONS.get(name)
+    if found is None and name.lstrip().startswith("{"):
+        raise ArgumentError(
+            f"activation must be the name of one, {', '.join(map(repr, ACTIVATIONS))}, whose derivative is known, and "
+            f"the handle of an epilogue function is given: call fused_mm or fused_conv2d with it, with a bias and "
+            f"scalars as parameters of the function"
+        )
     if found is None:
         near = " swish is silu here." if name == "swish" else suggestion(name, ACTIVATIONS)  # not hardswish
         raise ArgumentError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got {name!r}.{near}")

@@ -203,3 +203,24 @@ def test_other_texts_are_refused(what: str) -> None:
 def test_what_is_no_text_is_refused(given: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="a handle of an epilogue is text, got"):
         epilogue_of(given)
+
+
+def test_operators_that_take_names_alone_say_where_handles_go() -> None:
+    @epilogue_function
+    def twice(accum: Any) -> Any:
+        return 2 * accum
+
+    a, b, handle = torch.ones(4, 4), torch.ones(4, 4), epilogue_handle(twice)
+    ops: Any = torch.ops.pycutlass
+    images = a.view(1, 4, 2, 2), a.view(4, 4, 1, 1)
+    geometry = ([1, 1], [0, 0], [1, 1], 1)
+    for call in (
+        lambda: ops.linear(a, b, None, handle),
+        lambda: ops.linear.out(a, b, None, handle, out=torch.empty(4, 4)),
+        lambda: ops.addmm(a, a, b, activation=handle),
+        lambda: ops.conv2d(*images, None, *geometry, handle),
+        lambda: ops.addmm_with_slope(a, a, b, handle),
+    ):
+        with pytest.raises(ArgumentError, match="handle of an epilogue function is given: call fused_mm or fused_conv"):
+            call()
+    assert torch.equal(ops.fused_mm(a, b.t(), handle, [])[0], 2 * a @ b.t())
