@@ -21,6 +21,7 @@ from pycutlass.cache.files import as_path, check_directory
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.exports import LoadedLibrary, export_library, load_library
+from pycutlass.log import logger
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_problem import with_images
 from pycutlass.plan.gemm import Gemm
@@ -38,7 +39,7 @@ from pycutlass.pytorch.regions.plans import (
     precision_for,
     sizes_of,
 )
-from pycutlass.pytorch.regions.region import Region
+from pycutlass.pytorch.regions.region import Region, computed
 from pycutlass.tuning.problems import problems_of
 
 __all__ = ["build", "build_vm", "load", "plan_name"]
@@ -59,8 +60,9 @@ def build(
     """Write one shared library with the kernels of all regions, and a manifest in it.
 
     `load` makes a model of it that runs without a compiler. Regions have the kernels that were measured where `tune`
-    has run, and those that are predicted to be the fastest otherwise. The library has equal ones once, and none for
-    groups of products.
+    has run, and those that are predicted to be the fastest otherwise. The library has equal ones once. It has none for
+    groups of products, and the log names the regions that are left out: how large each group is, the device alone
+    knows, and the tables that say so to a kernel are made there by Python.
 
     Parameters
     ----------
@@ -115,6 +117,7 @@ def build(
             "the model has no region whose kernels a library can have, which are those of products and convolutions: "
             "groups run as they were in the model"
         )
+    _say_left_out(partitioned, f"{Path(path).name} has no kernel for")
     bound = sizes_of(partitioned.graph, partitioned.regions, sizes)
     gpu = gpu_of(chosen.sm)
     plans: dict[str, Gemm | Conv2d] = {}
@@ -188,7 +191,8 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     -------
     Partition
         On tensors of a GPU its regions run the library's kernels; elsewhere they compute as before. Groups of products
-        run as they were in the model. What `torch.export` makes of it on tensors of a GPU carries the library.
+        run as they were in the model, and the log names them. What `torch.export` makes of it on tensors of a GPU
+        carries the library.
 
     Raises
     ------
@@ -207,6 +211,7 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     check_partitioned("load", partitioned)
     library = load_library(path)
     carried = embedded(library.path)
+    _say_left_out(partitioned, f"{Path(path).name} has no kernel for")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about torch
         graph = deepcopy(partitioned.graph)
@@ -223,6 +228,18 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
         made.delete_submodule(region.name)
         made.add_submodule(region.name, module)
     return made
+
+
+def _say_left_out(partitioned: Partition, what: str) -> None:
+    """Write into the log which regions a library has no kernels for, and why, each time that one is made or loaded."""
+    groups = [f"{each.name} ({computed(each)})" for each in partitioned.regions if each.kind == "grouped"]
+    if groups:
+        logger.warning(
+            "%s %s: kernels of groups read tables of addresses and sizes, which libraries do not make of offs in "
+            "device memory. The loaded model computes these as the model did; the partition has kernels for them",
+            what,
+            ", ".join(groups),
+        )
 
 
 def plan_name(region: Region) -> str:

@@ -164,3 +164,34 @@ def test_libraries_are_for_other_products(tmp_path: Path, monkeypatch: pytest.Mo
     assert torch.equal(loaded(*inputs), model(*inputs))
     module: Any = loaded.get_submodule("pycutlass_0")
     assert OURS.default in [node.target for node in module.fused.graph.nodes]
+
+
+def test_what_a_library_leaves_out_is_said_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    model = Experts(OURS).eval()
+    made = partition(model, some(12, 16), options=ALL)
+    groups = [each.name for each in made.regions if each.kind == "grouped"]
+    assert len(groups) == 3 and len(made.regions) == 4
+    plans: dict[str, Any] = {}
+    monkeypatch.setattr(libraries, "export_library", lambda given, *_, **__: plans.update(given))
+    for _ in range(2):
+        pycutlass.pytorch.build(made, path=tmp_path / "kernels.so")
+    monkeypatch.setattr(libraries, "load_library", lambda path: plans)
+    monkeypatch.setattr(libraries, "_kernel_of", lambda library, region: None)
+    monkeypatch.setattr(libraries, "_with", lambda kernel, given: given)
+    pycutlass.pytorch.load("kernels.so", made)
+    lines = [each for each in said() if "kernels.so has no kernel for" in each]
+    assert len(plans) == 1 and len(lines) == 3
+    for line in lines:
+        assert all(f"{name} (" in line for name in groups) and "grouped_mm + silu + mul" in line
+        assert "tables of addresses and sizes" in line and "as the model did" in line
+
+
+def test_nothing_is_said_of_a_library_for_all_regions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    made = partition(torch.nn.Linear(8, 8), some(4, 8), options=ALL)
+    monkeypatch.setattr(libraries, "export_library", lambda *_, **__: None)
+    pycutlass.pytorch.build(made, path=tmp_path / "kernels.so")
+    assert said() == []
