@@ -45,10 +45,19 @@ class InductorPass(_inductor_pass):  # type: ignore[misc]
 
     Attributes
     ----------
+    graphs : int
+        How many graphs were handed to this pass.
     regions : tuple of Region
-        What was taken in the last graph.
+        What was taken in the last one of them.
     left : dict
         Why each product, and each neighbour of a region, of that graph was not.
+
+    Notes
+    -----
+    Inductor hands over what it compiles. A graph that it finds compiled in its cache, in this process or on disk, has
+    its regions, and the pass hears nothing of it: `graphs` stays what it was, and so do `regions` and `left`, which
+    are empty before the first one. To see them, compile with ``TORCHINDUCTOR_FORCE_DISABLE_CACHES=1``, or ask
+    `partition` about the model.
 
     Examples
     --------
@@ -60,13 +69,14 @@ class InductorPass(_inductor_pass):  # type: ignore[misc]
 
     def __init__(self, options: Any = None) -> None:
         self.options = Options.of(options)
+        self.graphs = 0
         self.regions: tuple[Region, ...] = ()
         self.left: dict[str, str] = {}
 
     def __call__(self, graph: Graph) -> None:
         """Put regions in the place of their nodes."""
         found = _with_regions(graph, self.options)
-        self.regions, self.left = tuple(found.regions), found.left
+        self.graphs, self.regions, self.left = self.graphs + 1, tuple(found.regions), found.left
 
     def uuid(self) -> Any:
         """Return what tells passes apart in caches of compiled graphs."""

@@ -237,12 +237,20 @@ def test_a_model_without_a_region_whose_parameters_are_discarded() -> None:
 
 
 @needs_compiler
+@pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning")
 def test_the_pass_of_inductor() -> None:
     model, seen = GatedMlp().eval(), InductorPass({"min_gain": 0})
     made, x = torch.compile(model, options={"post_grad_custom_pre_pass": seen}), some(4, 16)
     with torch.no_grad():
         assert_alike(made(x), model(x))
     assert len(seen.regions) == 3 and max(len(region.fused) for region in seen.regions) >= 2
+    assert seen.graphs == 1
+    for kept, graphs in ((False, 1), (True, 0)):  # of what Inductor finds in its cache the pass hears nothing
+        torch._dynamo.reset()
+        again = InductorPass({"min_gain": 0})
+        with torch.no_grad(), torch._inductor.config.patch(force_disable_caches=not kept):
+            assert_alike(torch.compile(model, options={"post_grad_custom_pre_pass": again})(x), model(x))
+        assert again.graphs == graphs and bool(again.regions) is bool(graphs)
 
 
 def test_passes_are_told_apart() -> None:
