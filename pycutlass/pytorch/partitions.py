@@ -25,13 +25,14 @@ from pycutlass.pytorch.regions.partitioner import found_in
 from pycutlass.pytorch.regions.products import value_of
 from pycutlass.pytorch.regions.region import Region
 from pycutlass.pytorch.regions.writing import Written
+from pycutlass.pytorch.shared import check_shared, places_of, shared_with
 from pycutlass.tensor import has_tangent
 
 __all__ = ["Partition", "RegionModule", "check_partitioned", "partition", "report"]
 
 #: Where a graph module keeps what is to go with its copies.
 _REGIONS, _LEFT, _TRAINING = "pycutlass_regions", "pycutlass_left", "pycutlass_training"
-_OPTIONS, _NAME = "pycutlass_options", "pycutlass_name"
+_OPTIONS, _NAME, _SHARED = "pycutlass_options", "pycutlass_name", "pycutlass_shared"
 _one_at_a_time = threading.RLock()  # torch.export, and what it knows of extents, is not for several threads
 
 
@@ -169,6 +170,22 @@ class Partition(GraphModule):
         """How many regions there are of each kind."""
         return dict(Counter(each.kind for each in self.regions))
 
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Return what the model returns.
+
+        Raises
+        ------
+        ArgumentError
+            A parameter of the model was replaced by another tensor, which the partition does not have, or an input is
+            not as it was when the model was partitioned.
+        """
+        if not torch.compiler.is_compiling():
+            places = self.__dict__.get("_pycutlass_places")
+            if places is None:
+                places = self.__dict__["_pycutlass_places"] = places_of(self, self.meta.get(_SHARED, ()))
+            check_shared(places)
+        return super().__call__(*args, **named)
+
     def __repr__(self) -> str:
         """Return a line for each region, and for each node that was left."""
         return report(self.regions, self.left)
@@ -278,7 +295,7 @@ def partition(model: Any, example_inputs: Any = None, dynamic: Any = None, optio
     regions = _numbered(module, found.regions)
     made = Partition(module, module.graph)
     made.meta.update({_REGIONS: regions, _LEFT: found.left, _TRAINING: is_training})
-    made.meta.update({_OPTIONS: chosen, _NAME: type(model).__name__})
+    made.meta.update({_OPTIONS: chosen, _NAME: type(model).__name__, _SHARED: shared_with(model, made)})
     nn.Module.train(made, is_training)
     return made
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -302,3 +304,71 @@ def test_numbers_of_regions_are_no_constants_where_torch_traces() -> None:
             for each in (made, program, compiled):
                 torch.testing.assert_close(each(x), model(x))
     assert counted.frame_count == 1
+
+
+class Sharing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(8, 8) for _ in range(3))
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.relu(self.third(self.second(torch.relu(self.first(x)))))
+
+
+REPLACED: dict[str, tuple[Callable[[Sharing], Any], str]] = {
+    "a parameter": (lambda model: setattr(model.third, "bias", nn.Parameter(torch.ones(8))), "third.bias"),
+    "a tied one": (lambda model: setattr(model.first, "weight", nn.Parameter(torch.ones(8, 8))), "first.weight"),
+    "the other": (lambda model: setattr(model.second, "weight", nn.Parameter(torch.ones(8, 8))), "second.weight"),
+    "by none": (lambda model: setattr(model.third, "bias", None), "third.bias"),
+    "all": (lambda model: model.load_state_dict(Sharing().state_dict(), assign=True), "first.weight"),
+}
+
+
+@pytest.mark.parametrize("what", REPLACED)
+@torch.no_grad()
+def test_replaced_parameters_are_refused(what: str) -> None:
+    model, x = Sharing().eval(), torch.randn(4, 8)
+    made = partition(model, x, options=ALL)
+    torch.testing.assert_close(made(x), model(x))
+    before, copied = made(x), copy.deepcopy(made)
+    replace, name = REPLACED[what]
+    replace(model)
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=rf"^{name} of the model was replaced by another tensor after .*again"):
+            made(x)
+    torch.testing.assert_close(copied(x), before)  # which has parameters of its own
+    if what != "by none":
+        made = partition(model, x, options=ALL)
+        torch.testing.assert_close(made(x), model(x))
+
+
+@torch.no_grad()
+def test_parameters_that_are_changed_in_place_or_of_the_partition_are_taken() -> None:
+    model, x = Sharing().eval(), torch.randn(4, 8)
+    made = partition(model, x, options=ALL)
+    model.load_state_dict(Sharing().state_dict())
+    model.third.bias.add_(1)
+    torch.testing.assert_close(made(x), model(x))
+    model.third.bias = nn.Parameter(torch.ones(8))
+    made.third.bias = model.third.bias
+    torch.testing.assert_close(made(x), model(x))
+    model.third.bias = nn.Parameter(torch.zeros(8))
+    made.third.bias = nn.Parameter(torch.full((8,), 2.0))  # of its own
+    torch.testing.assert_close(made(x), torch.relu(model.third(model.second(torch.relu(model.first(x)))) + 2))
+    other = torch.func.functional_call(made, {"third.bias": torch.zeros(8)}, (x,))
+    torch.testing.assert_close(other, model(x))
+    compiled, exported = torch.compile(made, backend="eager", fullgraph=True), torch.export.export(made, (x,)).module()
+    torch.testing.assert_close(compiled(x), made(x))
+    torch.testing.assert_close(exported(x), made(x))
+
+
+@torch.no_grad()
+def test_a_model_that_is_gone_is_not_asked() -> None:
+    model, x = Sharing().eval(), torch.randn(4, 8)
+    made, expected = partition(model, x, options=ALL), model(x)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    torch.testing.assert_close(made(x), expected)
