@@ -64,6 +64,7 @@ def define_out(operator: Any, compute: Callable[..., Any], fake: Callable[..., A
     def into(*args: Any, out: torch.Tensor, **named: Any) -> None:
         options = checked(out, args, named)
         check_no_tangent(variant, *args, *named.values(), out)
+        check_apart(("out",), (out,), (), set())  # what lies otherwise is copied to, behind the kernel
         compute(*args, **options, out=plain(out))
         was_written(out)
 

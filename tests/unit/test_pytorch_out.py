@@ -51,6 +51,8 @@ def test_what_is_refused(name: str) -> None:
         operator.out(*args, **named, out=None)
     with pytest.raises(ArgumentError, match=r"out must have the shape of the result"):
         operator.out(*args, **named, out=out[1:])
+    with pytest.raises(ArgumentError, match=r"out of shape .* has several elements at one address, as an expanded"):
+        operator.out(*args, **named, out=out[:1].expand(out.shape))
     with pytest.raises(ArgumentError, match=rf"out requires a gradient, and {name}\.out has none"):
         operator.out(*args, **named, out=out.clone().requires_grad_())
     with pytest.raises(ArgumentError, match=r"variants with out cannot be called in a transform of torch\.func"):
