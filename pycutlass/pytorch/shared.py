@@ -69,11 +69,15 @@ def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Parameter
 
 
 def places_of(made: nn.Module, shared: Sequence[SharedParameter]) -> Places:
-    """Return where shared parameters are in a partition and in its model, so that each call need not look for them."""
-    found = []
+    """Return where shared parameters are in a partition and in its model, so that each call need not look for them.
+
+    What somebody has taken out of the partition's graph, and of its submodules, is nowhere.
+    """
+    modules, found = dict(made.named_modules(remove_duplicate=False)), []
     for each in shared:
         path, _, name = each.own.rpartition(".")
-        found.append((made.get_submodule(path)._parameters, name, each.owner, each.name.rpartition(".")[2], each))
+        if path in modules:
+            found.append((modules[path]._parameters, name, each.owner, each.name.rpartition(".")[2], each))
     return found
 
 

@@ -180,7 +180,13 @@ def test_what_a_library_leaves_out_is_said_each_time(
     monkeypatch.setattr(libraries, "load_library", lambda path: plans)
     monkeypatch.setattr(libraries, "_kernel_of", lambda library, region: None)
     monkeypatch.setattr(libraries, "_with", lambda kernel, given: given)
-    pycutlass.pytorch.load("kernels.so", made)
+    loaded, x = pycutlass.pytorch.load("kernels.so", made), some(12, 16)
+    with torch.no_grad():
+        assert_near(loaded(x), model(x))
+        path, _, name = next(iter(dict(model.named_parameters()))).rpartition(".")
+        setattr(model.get_submodule(path), name, torch.nn.Parameter(torch.zeros(1)))
+        with pytest.raises(ArgumentError, match="of the model was replaced by another tensor"):
+            loaded(x)
     lines = [each for each in said() if "kernels.so has no kernel for" in each]
     assert len(plans) == 1 and len(lines) == 3
     for line in lines:

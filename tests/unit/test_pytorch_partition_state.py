@@ -364,6 +364,19 @@ def test_parameters_that_are_changed_in_place_or_of_the_partition_are_taken() ->
 
 
 @torch.no_grad()
+def test_what_was_taken_out_of_a_partition_is_not_compared() -> None:
+    model, x = Sharing().eval(), torch.randn(4, 8)
+    made = partition(model, x, options=ALL)
+    [result] = made.graph.output_node().args[0]
+    result.replace_all_uses_with(next(node for node in made.graph.nodes if node.op == "placeholder"))
+    made.graph.eliminate_dead_code()
+    made.delete_all_unused_submodules()
+    made.recompile()
+    model.third.bias = nn.Parameter(torch.ones(8))
+    assert "third" not in dict(made.named_modules()) and torch.equal(made(x), x)
+
+
+@torch.no_grad()
 def test_a_model_that_is_gone_is_not_asked() -> None:
     model, x = Sharing().eval(), torch.randn(4, 8)
     made, expected = partition(model, x, options=ALL), model(x)
