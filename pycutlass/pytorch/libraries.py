@@ -210,7 +210,7 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     """
     check_partitioned("load", partitioned)
     library = load_library(path)
-    carried = embedded(library.path)
+    carried = embedded(path)
     _say_left_out(partitioned, f"{Path(path).name} has no kernel for")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about torch
