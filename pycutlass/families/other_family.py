@@ -89,7 +89,7 @@ def _ampere_tiles(tile: Tile) -> Iterator[Tile]:
     choices = itertools.product(
         (tile.threadblock_shape, *_TILES),
         [tile.warp_count] if tile.warp_count and math.instruction_shape else _WARPS,
-        [tile.stages] if tile.stages else (3, 2),
+        [tile.stages] if type(tile.stages) is int and tile.stages else (3, 2),
     )
     for extents, warps, stages in choices:
         try:
@@ -124,7 +124,11 @@ def _changes(first: str, tile: Tile, other: Tile) -> str:
     ]
     if other.cluster_shape and not tile.cluster_shape:
         pairs.append(("cluster_shape", None, other.cluster_shape[:2]))
-    given = [f"{name}={list(new) if isinstance(new, tuple) else new}" for name, old, new in pairs if new != old]
+    given = [
+        f"{name}={list(new) if isinstance(new, tuple) else new}"
+        for name, old, new in pairs
+        if type(new) is not type(old) or new != old  # an array in place of a number has no truth value
+    ]
     if other.math_instruction.opcode_class != tile.math_instruction.opcode_class:
         given.insert(0, f"opcode_class=cutlass.OpClass.{other.math_instruction.opcode_class.name}")
     return ", and ".join([*([first] if first else []), *([f"give {listed(given)}"] if given else [])])

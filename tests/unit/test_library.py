@@ -9,6 +9,7 @@ import pickle
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from descriptions import BY_SHORT_NAME, SIMT, TAG, TENSOR_OP
 from hypothesis import assume, given
@@ -254,6 +255,13 @@ def test_native_tiles(tile):
     assert tile.warp_shape == tile.threadblock_shape
     m, n, k = tile.threadblock_shape
     assert tile.procedural_name() == f"{m}x{n}_{k}x{tile.stages or 'auto'}"
+
+
+@pytest.mark.parametrize("stages", [np.array([128, 128, 64]), np.zeros((2, 2)), [10**400] * 3, "3"])
+def test_stages_without_a_truth_value_are_refused(stages):
+    for cluster in (None, [1, 1]):
+        with pytest.raises(DescriptionError, match="stages"):
+            TileDescription([128, 128, 64], stages, None, HOPPER, cluster)
 
 
 def test_a_native_tile_is_cooperative_where_it_can_be():
