@@ -10,6 +10,7 @@ from pycutlass.families.sm90_warp_groups import stored_rows
 from pycutlass.families.table import SHARED_MEMORY_LIMIT
 
 __all__ = [
+    "are_laid_out",
     "chosen_stages",
     "direct_bytes",
     "direct_stages",
@@ -91,19 +92,23 @@ def direct_stages(tile: Tile, beside: int, *, cp_async: bool) -> int:
 
 
 def lies_in_shared_memory(tile: Tile, stages: int | None = None) -> bool:
-    """Return whether CuTe can lay out tiles of B, and so many stages of them, in shared memory.
+    """Return whether CuTe can lay out tiles of B, and so many stages of them, in shared memory."""
+    _, n, k = tile.threadblock_shape
+    return are_laid_out(n, k, tile.math_instruction.b.bits // 8, stages)
+
+
+def are_laid_out(columns: int, depth: int, size: int, stages: int | None = None) -> bool:
+    """Return whether CuTe can lay out tiles of B of so many columns and of K, of elements of `size` bytes.
 
     A swizzled layout consists of atoms of 8 lines, one for each of the widest spans of 128, 64 or 32 bytes that divide
     the depth of a tile; then of tiles. CuTe takes one of these out of the others only where their strides, in elements,
     are multiples of a swizzle's period or divide it evenly (cute/layout.hpp, composition). Tiles of A always do.
     """
-    _, n, k = tile.threadblock_shape
-    size = tile.math_instruction.b.bits // 8
-    span = next((span for span in (128, 64, 32) if k * size % span == 0), 0)
+    span = next((span for span in (128, 64, 32) if depth * size % span == 0), 0)
     if not span:
         return True
-    period, stride = 8 * span, n * span // size
-    for count in (k * size // span, stages or 1):
+    period, stride = 8 * span, columns * span // size
+    for count in (depth * size // span, stages or 1):
         steps = period // stride if period % stride == 0 else 1
         if stride % period and (period % stride or (count % steps and steps % count)):
             return False

@@ -9,7 +9,7 @@ from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.families.other_family import as_ampere, as_native, listed
 from pycutlass.families.parts import Tile
-from pycutlass.families.sm90_memory import lies_in_shared_memory
+from pycutlass.families.sm90_memory import are_laid_out, lies_in_shared_memory
 from pycutlass.families.sm90_products import accumulator_registers, clean_registers, is_fast, most_registers
 from pycutlass.families.sm90_warp_groups import warp_groups
 from pycutlass.families.table import nearest_multiple
@@ -77,44 +77,61 @@ def _check_extents(tile: Tile, schedule: KernelSchedule, schedules: Mapping[Kern
     step, registers = _WGMMA_DEPTH * 8 // widest.bits, accumulator_registers(tile)
     precise = tile.math_instruction.a.is_float8 and not is_fast(tile)
     wrong: list[tuple[str, str]] = []  # each with its own remedy
-    columns, depth = n, k
+    depth = nearest_multiple(k, step)
+    if precise and _PROMOTED % depth:
+        depth = _PROMOTED
+    per_column = m * tile.math_instruction.accumulator.bits * (2 if precise else 1) / (32 * 128 * warp_groups(tile))
+    columns = min(256, nearest_multiple(n, 16)) if n != 8 or warp_groups(tile) == 3 else n
+    is_too_wide = per_column * columns > most_registers(tile)
+    if is_too_wide:
+        columns = int(clean_registers(tile) / per_column) // 16 * 16  # a usual number
+    if not are_laid_out(columns, depth, tile.math_instruction.b.bits // 8):
+        columns, depth = _laid_out(tile, columns, most_registers(tile) / per_column)
+    use_both = f": use threadblock_shape {[m, columns, depth]}"
     if n != 8 and (n % 16 or not 16 <= n <= 256):
-        columns = min(256, nearest_multiple(n, 16))
         few = "" if warp_groups(tile) == 3 else "8, or "
         rule = f"threadblock_shape N={n} must be {few}a multiple of 16 up to 256 (the epilogue stores 16 at once)"
         wrong.append((rule, f"; the nearest is {columns}"))
     if n == 8 and warp_groups(tile) == 3:
-        columns = 16
-        wrong.append(("three warp groups store at least 16 columns at once, got threadblock_shape N=8", "; use 16"))
+        rule = "three warp groups store at least 16 columns at once, got threadblock_shape N=8"
+        wrong.append((rule, f"; use {columns}"))
     of_which = f", and {clean_registers(tile)} without spills"
     if warp_groups(tile) == 3:
         of_which = " where three warp groups share a tile"
-    if registers * columns > most_registers(tile) * n:
-        columns = clean_registers(tile) * n // registers // 16 * 16  # a usual number
+    if is_too_wide:
         rule = (
             f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {schedule!r}, which has "
             f"{most_registers(tile)} to give at most{of_which}"
         )
-        or_fast = ", or MathOperation.multiply_add_fast_accum, which needs half of them" if precise else ""
+        of_fast = precise and registers <= 2 * most_registers(tile)
+        or_fast = ", or MathOperation.multiply_add_fast_accum, which needs half of them" if of_fast else ""
         wrong.append((rule, f": use at most {columns} columns{or_fast}"))
     if k % step:
-        depth = nearest_multiple(k, step)
         rule = f"threadblock_shape K={k} must be a multiple of {step} for {widest}"
         wrong.append((rule, f"; the nearest is {depth}"))
     if not k % step and precise and _PROMOTED % k:
-        depth = _PROMOTED
         rule = (
             f"sums of 8-bit floats are promoted to float32 every {_PROMOTED} products, which threadblock_shape "
             f"K={k} does not divide"
         )
         wrong.append((rule, ": use K of 32, 64 or 128, or MathOperation.multiply_add_fast_accum"))
     if not wrong and not lies_in_shared_memory(tile):
-        columns = -(-n // 32) * 32
         rule = (
             f"CuTe cannot lay out tiles of {n} x {k} elements of {tile.math_instruction.b} in shared memory: their "
             f"lines do not make up a whole number of swizzle patterns"
         )
-        wrong.append((rule, f"; use threadblock_shape {[m, columns, 1024 // widest.bits]}"))
+        wrong.append((rule, f"; use threadblock_shape {[m, columns, depth]}"))
     if wrong:
-        remedy = wrong[0][1] if len(wrong) == 1 else f": use threadblock_shape {[m, columns, depth]}"
+        is_alone = len(wrong) == 1 and (columns == n or depth == k)
+        remedy = wrong[0][1] if is_alone else use_both
         raise DescriptionError("; ".join(rule for rule, _ in wrong) + remedy)
+
+
+def _laid_out(tile: Tile, columns: int, most: float) -> tuple[int, int]:
+    """Return columns, at most so many, and K of a tile that CuTe can lay out, where it cannot lay out those.
+
+    Lines of 128 bytes along K are laid out for all multiples of 32 columns.
+    """
+    wider = -(-columns // 32) * 32
+    depth = 1024 // max(tile.math_instruction.a.bits, tile.math_instruction.b.bits)
+    return (wider if wider <= most else wider - 32), depth

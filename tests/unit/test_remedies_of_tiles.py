@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
 import numpy as np
 import pytest
-from descriptions import COLUMN, ROW, ampere
+from descriptions import COLUMN, ROW, TAG, TENSOR_OP, ampere
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pycutlass import GemmArguments
+from pycutlass import GemmArguments, KernelSchedule, MathInstruction, MathOperation, TileDescription
 from pycutlass.errors import ArgumentError, DescriptionError
 
 CHANGES = {
@@ -54,6 +55,53 @@ def test_what_a_message_about_shared_memory_tells_to_do_is_accepted(
         assert changes or "a smaller threadblock_shape" in text
         for change in changes:
             ampere(name, (ROW, COLUMN, ROW), **{**described, **change})
+
+
+FAST = MathOperation.multiply_add_fast_accum
+#: What of a message about a Hopper-native tile is done, and how its extents and its operation are then.
+NATIVE: dict[str, Any] = {
+    r"use threadblock_shape \[(\d+), (\d+), (\d+)\]$": lambda shape, *to: to,
+    r"use at most (\d+) columns": lambda shape, to: (shape[0], to, shape[2]),
+    r"threadblock_shape N=\d+ .*the nearest is (\d+)$": lambda shape, to: (shape[0], to, shape[2]),
+    r"threadblock_shape N=8; use (\d+)$": lambda shape, to: (shape[0], to, shape[2]),
+    r"threadblock_shape K=\d+ .*the nearest is (\d+)$": lambda shape, to: (*shape[:2], to),
+    r"use K of 32, (64) or 128": lambda shape, to: (*shape[:2], to),
+}
+
+
+@pytest.mark.parametrize("schedule", [KernelSchedule.Cooperative, KernelSchedule.Pingpong])
+@pytest.mark.parametrize(
+    ("operand", "accumulator", "operation"),
+    [
+        *(("f16", sums, MathOperation.multiply_add) for sums in ("f32", "f16")),
+        *(("tf32", "f32", MathOperation.multiply_add), ("s8", "s32", MathOperation.multiply_add)),
+        *(("e4m3", "f32", operation) for operation in (MathOperation.multiply_add, FAST)),
+    ],
+)
+def test_what_a_message_about_a_native_tile_tells_to_do_is_accepted(
+    operand: str, accumulator: str, operation: MathOperation, schedule: KernelSchedule
+) -> None:
+    def tile(shape: Any, by: MathOperation = operation) -> TileDescription:
+        math = MathInstruction(None, TAG[operand], TAG[operand], TAG[accumulator], TENSOR_OP, by)
+        return TileDescription(shape, None, None, math, [1, 1], schedule)
+
+    rows = (192, 256, 64 if schedule is KernelSchedule.Pingpong else 128)
+    columns, depths = (1, 8, 16, 24, 40, 48, 112, 144, 176, 192, 208, 228, 240, 272), (4, 16, 24, 40, 64, 80, 192)
+    refused = 0
+    for shape in itertools.product(rows, columns, depths):
+        try:
+            tile(shape)
+            continue
+        except DescriptionError as error:
+            text = str(error)
+        refused += 1
+        found = [(match, change) for pattern, change in NATIVE.items() if (match := re.search(pattern, text))]
+        assert found, text
+        for match, change in found[:1]:
+            tile(change(shape, *map(int, match.groups())))
+        if "or MathOperation.multiply_add_fast_accum" in text:
+            tile(shape, FAST)
+    assert refused
 
 
 @given(st.integers(1, 4000), st.integers(2, 4000))
