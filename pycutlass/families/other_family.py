@@ -10,7 +10,7 @@ from pycutlass import _core
 from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import Gemm, Kernel, Math, Shape, Tile, changed
 
-__all__ = ["ampere_shape", "as_ampere", "as_native", "listed"]
+__all__ = ["ampere_shape", "as_ampere", "as_native", "is_taken", "listed"]
 
 #: What is tried for a message: Ampere-style instructions, the deepest first, and usual tiles after the given one.
 _INSTRUCTIONS: tuple[Shape, ...] = ((16, 8, 32), (16, 8, 16), (16, 8, 8), (8, 8, 4), (1, 1, 1), (1, 1, 4))
@@ -50,7 +50,7 @@ def as_ampere(tile: Tile, kernel: Kernel | None = None, **fields: Any) -> str:
     if kernel is not None and getattr(kernel, "D", kernel.C) != kernel.C:
         return ""
     for other in _ampere_tiles(tile):
-        if kernel is None or _is_taken(kernel, other, **fields):
+        if kernel is None or is_taken(kernel, other, **fields):
             names = [name for name in ("cluster_shape", "kernel_schedule") if getattr(tile, name) is not None]
             return _changes(f"leave out {listed(names)}" if names else "", tile, other)
     return ""
@@ -75,7 +75,7 @@ def as_native(tile: Tile, kernel: Gemm | None = None) -> str:
         )
     except (DescriptionError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
         return ""
-    taken = _is_taken(kernel, other, compute_capability=90, epilogue_functor=functor)
+    taken = is_taken(kernel, other, compute_capability=90, epilogue_functor=functor)
     return f"{_changes('', tile, other)} (compute_capability=90)" if taken else ""
 
 
@@ -106,7 +106,7 @@ def _ampere_tiles(tile: Tile) -> Iterator[Tile]:
             continue
 
 
-def _is_taken(kernel: Kernel, tile: Tile, **fields: Any) -> bool:
+def is_taken(kernel: Kernel, tile: Tile, **fields: Any) -> bool:
     """Return whether the kernel can be described with another tile."""
     described = {name: getattr(kernel, name) for name in type(kernel)._FIELDS}  # type: ignore[attr-defined]
     try:

@@ -136,9 +136,9 @@ class _Sm90(KernelFamily):
         if _is_stream_k(kernel):
             _check_stream_k(kernel)
         parts = parts_in_kernel(kernel)
+        check_register_a(kernel, parts, by_tma=not any(self.copies_of(kernel)))
         check_loads(kernel, parts.A, parts.B)
         check_stores(kernel, parts.A, parts.B, loaded(parts.epilogue, self.gemm, parts.C, parts.D), parts.D)
-        check_register_a(kernel, parts, by_tma=not any(self.copies_of(kernel)))
         check_function(kernel)
         check_columns(kernel)
         check_slices(kernel.tile_description, parts.A, parts.B)

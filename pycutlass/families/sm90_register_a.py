@@ -7,15 +7,20 @@ not is computed as the transposed problem (sm90_swap.py), where it is the other 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+from typing import NoReturn
+
 from pycutlass import _core
-from pycutlass.enums import KernelSchedule
+from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.errors import DescriptionError
-from pycutlass.families.parts import Gemm, Parts, Tensor, Tile
+from pycutlass.families.agreement import with_alignments
+from pycutlass.families.other_family import as_ampere, is_taken, listed
+from pycutlass.families.parts import Gemm, Parts, Shape, Tensor, Tile, changed
 from pycutlass.families.sm90_copies import TMA_BYTES
 from pycutlass.families.sm90_memory import swizzle_span
 from pycutlass.families.sm90_products import accumulator_registers, clean_registers, held_ports, is_fast
 from pycutlass.families.sm90_warp_groups import warp_groups
-from pycutlass.families.table import nearest_multiple
 
 __all__ = [
     "CLEAN_BESIDE_WORDS",
@@ -30,6 +35,7 @@ __all__ = [
 ]
 
 _MATRICES = (_core.RowMajor, _core.ColumnMajor)
+_FAST = MathOperation.multiply_add_fast_accum
 #: Bytes of K in a tile: those that are turned around, and others. Four instructions, of 32 bytes each, are the least
 #: (while two of them read their A, others are loaded), and all whose tiles CuTe is known to lay out.
 _TURNED, _DEPTHS = 128, (128, 256)
@@ -117,37 +123,80 @@ def check_register_a(kernel: Gemm, parts: Parts, by_tma: bool) -> None:
     where = f"where A or B of {A.type} does not lie along K"
     along_k = "describe A as cutlass.RowMajor and B as cutlass.ColumnMajor"
     if not by_tma:
-        raise DescriptionError(
-            f"{where}, a kernel copies all operands by TMA, which needs {TMA_BYTES}-byte alignment; got alignments of "
-            f"{kernel.A.alignment}, {kernel.B.alignment}, {kernel.C.alignment} and {kernel.D.alignment} for A, B, C "
-            f"and D: describe what is aligned so, or {along_k}"
-        )
+        _refuse_alignments(kernel, where, along_k)
     if A.type.is_float8 and not is_fast(tile):
+        fast = changed(tile, math_instruction=changed(tile.math_instruction, math_operation=_FAST))
+        wrong, shape = _wrong_of_shape(fast, B)
+        with_tile = f" with threadblock_shape {list(shape)}" if wrong else ""
         raise DescriptionError(
-            f"{where}, tensor cores alone add up products of 8-bit floats, which MathOperation.multiply_add_fast_accum "
-            f"asks for; got multiply_add: use that, or {along_k}"
+            f"{where}, tensor cores alone add up products of 8-bit floats, which {_FAST!r} asks for; got multiply_add: "
+            f"use that{with_tile}, or {along_k}"
         )
+    wrong, shape = _wrong_of_shape(tile, B)
+    if wrong:
+        raise DescriptionError(
+            f"{where}, a kernel {'; and it '.join(wrong)}: use threadblock_shape {list(shape)}, or {along_k}"
+        )
+
+
+def _refuse_alignments(kernel: Gemm, where: str, along_k: str) -> NoReturn:
+    """Raise for operands that TMA cannot copy."""
+    operands = {"A": kernel.A, "B": kernel.B}
+    if kernel.D == kernel.C or kernel.epilogue_functor.reads_source is not False:
+        operands["C"] = kernel.C
+    if kernel.D != kernel.C:
+        operands["D"] = kernel.D
+    narrow = {name: operand for name, operand in operands.items() if operand.alignment_bytes < TMA_BYTES}
+    least = {name: 8 * TMA_BYTES // operand.type.bits for name, operand in narrow.items()}
+    found = listed(
+        f"operand {name} of {operand.type} needs alignment {least[name]}, got {operand.alignment}"
+        for name, operand in narrow.items()
+    )
+    ways = [with_alignments(least, "C" if kernel.D == kernel.C else "D")]
+    row, column = changed(kernel.A, layout=_core.RowMajor), changed(kernel.B, layout=_core.ColumnMajor)
+    if is_taken(kernel, kernel.tile_description, A=row, B=column):
+        ways.append(along_k)
+    if ampere := as_ampere(kernel.tile_description, kernel, swap_ab=False):
+        ways.append(f"for an Ampere-style kernel {'leave out swap_ab, and ' * kernel.swap_ab}{ampere}")
+    raise DescriptionError(
+        f"{where}, a kernel copies all operands by TMA, which needs {TMA_BYTES}-byte alignment: {found}; "
+        f"{', or '.join(ways)}"
+    )
+
+
+def _wrong_of_shape(tile: Tile, B: Tensor) -> tuple[list[str], Shape]:
+    """Return what a tile has that a kernel with A in registers and such a B has not, and the nearest shape."""
     m, n, k = tile.threadblock_shape
-    bits, depths = A.type.bits, tuple(each * 8 // A.type.bits for each in _DEPTHS)
+    bits = B.type.bits
+    depths = tuple(each * 8 // bits for each in _DEPTHS)
     turned = 32 if bits == 32 else 128
-    wrong, rows, columns, depth = [], m, n, k
+    wrong = []
+    rows, columns = [m, 128], [n, *range(min(turned, 64), 257, min(turned, 64))]
     if warp_groups(tile) == 3:
         wrong.append(f"has tiles that two warp groups share, and not the three that share M={m}")
-        rows = 128
+        rows = [128]
     if B.is_row_major:
         if k != depths[0]:
             wrong.append(f"turns around tiles of B of 128 bytes along K, got threadblock_shape K={k}")
-            depth = depths[0]
         if n % turned:
             wrong.append(f"turns around {turned} columns of B at once, got threadblock_shape N={n}")
-            columns = min(nearest_multiple(n, turned), 256)
         if m % 128 and bits == 8:
             wrong.append(f"has 128 or 256 rows in a tile then, which CUTLASS lays out as it does B; got M={m}")
-            rows = 128
+            rows = [128]
+        depths, columns = depths[:1], [each for each in columns if each % turned == 0]
     elif k not in depths:
         wrong.append(f"has {depths[0]} or {depths[1]} elements of K in a tile, got threadblock_shape K={k}")
-        depth = min(depths, key=lambda each: abs(each - k))
-    if wrong:
-        raise DescriptionError(
-            f"{where}, a kernel {'; and it '.join(wrong)}: use threadblock_shape {[rows, columns, depth]}, or {along_k}"
-        )
+    return wrong, _nearest(tile, itertools.product(rows, columns, depths)) if wrong else tile.threadblock_shape
+
+
+def _nearest(tile: Tile, shapes: Iterable[Shape]) -> Shape:
+    """Return the shape that changes a tile the least, of those that it can have."""
+    given = tile.threadblock_shape
+    ranked = sorted(shapes, key=lambda shape: [abs(new - old) for new, old in zip(shape, given, strict=True)][::-1])
+    for shape in ranked:
+        try:
+            changed(tile, threadblock_shape=shape)
+        except DescriptionError:
+            continue
+        return shape
+    return ranked[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_a_function_by_columns_of_what_is_not_transposed_stores_columns() -> Non
         ((COLUMN, ROW), "tf32", (128, 128, 64), "use threadblock_shape [128, 128, 32]"),
         ((COLUMN, ROW), "e5m2", (192, 48, 128), "use threadblock_shape [128, 128, 128]"),
         ((COLUMN, ROW), "s8", (128, 64, 128), "use threadblock_shape [128, 128, 128]"),
-        ((COLUMN, ROW), "s8", (64, 192, 64), "use threadblock_shape [128, 256, 128]"),
+        ((COLUMN, ROW), "s8", (64, 192, 64), "use threadblock_shape [128, 128, 128]"),
         ((COLUMN, COLUMN), "tf32", (128, 128, 24), "use threadblock_shape [128, 128, 32]"),
         ((ROW, ROW), "s8", (128, 128, 96), "use threadblock_shape [128, 128, 128]"),
     ],
@@ -115,7 +116,64 @@ def test_precise_sums_of_8_bit_floats_lie_along_k() -> None:
     for layouts in ANY[:1] + ANY[2:]:
         with pytest.raises(DescriptionError, match=r"asks for; got multiply_add: use that, or describe A as"):
             described("e4m3", layouts=layouts)
+        with pytest.raises(DescriptionError, match=r"use that with threadblock_shape \[128, 128, 128\], or describe A"):
+            described("e4m3", layouts=layouts, shape=(128, 128, 64))
     assert described("e4m3")
+
+
+@pytest.mark.parametrize("schedule", KernelSchedule)
+@pytest.mark.parametrize("short", ["tf32", "s8", "e4m3"])
+@pytest.mark.parametrize("layouts", [ANY[0], *ANY[2:]])
+def test_a_tile_that_a_message_names_is_one_of_the_schedule(layouts: Any, short: str, schedule: KernelSchedule) -> None:
+    """And fits with the sums that it has: 128x256 does under one schedule, and not under the other."""
+    if schedule is KernelSchedule.Gemv:
+        return
+    sums = "s32" if short == "s8" else "f32"
+    fast: Any = {"operation": MathOperation.multiply_add_fast_accum} if short == "e4m3" else {}
+    refused = 0
+    for shape in itertools.product((64, 128, 192, 256), (8, 48, 80, 96, 160, 192, 256), (16, 32, 64, 128)):
+        try:
+            described(short, None, sums, shape=shape, schedule=schedule, **fast)
+        except DescriptionError:
+            continue  # wrong anyhow
+        try:
+            described(short, None, sums, layouts, shape=shape, schedule=schedule, **fast)
+        except DescriptionError as error:
+            named = re.search(r"use threadblock_shape \[(\d+), (\d+), (\d+)\], or", str(error))
+            assert named, error
+            to: Any = tuple(map(int, named.groups()))
+            assert described(short, None, sums, layouts, shape=to, schedule=schedule, **fast)
+            refused += 1
+    assert refused
+
+
+@pytest.mark.parametrize(
+    ("layouts", "alignments", "words"),
+    [
+        ((ROW, ROW), (2, 2, 1), ["needs alignment 16, got 2", "describe A and B with alignment 16 and C with"]),
+        ((COLUMN, COLUMN), (4, 16, 8), ["operand A of cutlass.int8 needs alignment 16, got 4; describe A with"]),
+        (
+            (COLUMN, ROW),
+            (16, 16, 1),
+            ["operand C of cutlass.float16 needs alignment 8, got 1; describe C with alignment"],
+        ),
+    ],
+)
+def test_what_tma_cannot_copy_is_named_where_operands_do_not_lie_along_k(
+    layouts: Any, alignments: Any, words: list[str]
+) -> None:
+    with pytest.raises(DescriptionError) as caught:
+        unaligned("s8", alignments, "s32", (*layouts, ROW), (128, 128, 128))
+    message = str(caught.value)
+    assert "does not lie along K, a kernel copies all operands by TMA" in message
+    assert all(word in message for word in words), message
+    assert ("describe A as cutlass.RowMajor and B as" in message) is (min(alignments[:2]) > 2), message
+
+
+@pytest.mark.parametrize("layouts", [ANY[0], *ANY[2:]])
+def test_an_ampere_style_kernel_is_named_for_tf32_that_tma_cannot_copy(layouts: Any) -> None:
+    with pytest.raises(DescriptionError, match=r"for an Ampere-style kernel .*instruction_shape=\[16, 8, 8\]"):
+        unaligned("tf32", (1, 1, 1), layouts=(*layouts, ROW))
 
 
 def test_registers_of_a_count_where_it_is_loaded(said: Any) -> None:
