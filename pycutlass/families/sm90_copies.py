@@ -14,10 +14,10 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families.agreement import with_alignments
 from pycutlass.families.other_family import as_ampere, listed
 from pycutlass.families.parts import Gemm, Shape, Tensor, Tile, changed
-from pycutlass.families.sm90_products import is_fast
+from pycutlass.families.sm90_products import accumulator_registers, is_fast, most_registers
 from pycutlass.families.sm90_warp_groups import warp_groups
 
-__all__ = ["TMA_BYTES", "check_loads", "check_stores", "is_cp_async", "is_direct"]
+__all__ = ["TMA_BYTES", "check_loads", "check_stores", "is_cp_async", "is_direct", "is_divided"]
 
 #: What TMA copies is aligned to, and what cp.async at least, in bytes.
 TMA_BYTES, _CP_ASYNC_BYTES = 16, 4
@@ -64,11 +64,15 @@ def _wrong_of_cp_async(kernel: Gemm, A: Tensor, B: Tensor) -> tuple[list[str], l
     of_two = changed(tile, threadblock_shape=(128, n, k)) if warp_groups(tile) == 3 else tile
     if of_two != tile:
         wrong.append(f"which three warp groups that share M={m} do not")
-    if not _is_divided(of_two, A, B):
-        shapes = (shape for shape in _shapes(of_two) if _is_divided(changed(tile, threadblock_shape=shape), A, B))
-        other = next(shapes, None)
+    most, registers = most_registers(of_two, cp_async=True), accumulator_registers(of_two)
+    divided = is_divided(of_two, A, B)
+    if not divided:
         wrong.append(f"among whose {_LOADERS} threads a tile of {[m, n, k]} cannot be divided")
-        changes.append("another tile" if other is None else f"threadblock_shape {list(other)}")
+    if not divided or registers > most:
+        others = (changed(of_two, threadblock_shape=shape) for shape in _shapes(of_two))
+        fits = (each for each in others if is_divided(each, A, B) and accumulator_registers(each) <= most)
+        other = next(fits, None)
+        changes.append("another tile" if other is None else f"threadblock_shape {list(other.threadblock_shape)}")
     elif of_two != tile:
         changes.append(f"threadblock_shape {list(of_two.threadblock_shape)}")
     if tile.cluster_shape != (1, 1, 1):
@@ -124,7 +128,7 @@ def _for_tma(operand: Tensor) -> int:
     return 8 * TMA_BYTES // operand.type.bits
 
 
-def _is_divided(tile: Tile, A: Tensor, B: Tensor) -> bool:
+def is_divided(tile: Tile, A: Tensor, B: Tensor) -> bool:
     """Return whether threads copy equal parts of a tile, each line by as many as it takes (sm90_common.inl)."""
     m, n, k = tile.threadblock_shape
     for operand, lines, length in (
@@ -142,9 +146,10 @@ def _is_divided(tile: Tile, A: Tensor, B: Tensor) -> bool:
 def _shapes(tile: Tile) -> Iterator[Shape]:
     """Yield extents that can be tried in place of a tile's, those first that change the least."""
     m, n, k = tile.threadblock_shape
-    choices = itertools.product((n, *(2**i for i in range(3, 9))), (k, *(2**i for i in range(3, 8))))
-    for columns, depth in sorted(choices, key=lambda each: (abs(each[0] - n) / n + abs(each[1] - k) / k, each)):
-        shape = (m, columns, depth)
+    of_rows = itertools.product((n, *(2**i for i in range(3, 9))), (k, *(2**i for i in range(3, 8))))
+    by_change = sorted(of_rows, key=lambda each: (abs(each[0] - n) / n + abs(each[1] - k) / k, each))
+    for rows, (columns, depth) in itertools.product(dict.fromkeys((m, 128)), by_change):
+        shape = (rows, columns, depth)
         try:
             changed(tile, threadblock_shape=shape)
         except DescriptionError:

@@ -6,8 +6,8 @@ from pycutlass.calls import counted
 from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.families.epilogues import check_tiles
-from pycutlass.families.parts import Epilogue, Gemm, Parts, Tensor, Tile
-from pycutlass.families.sm90_copies import is_cp_async, is_direct
+from pycutlass.families.parts import Epilogue, Gemm, Parts, Tensor, Tile, changed
+from pycutlass.families.sm90_copies import is_cp_async, is_direct, is_divided
 from pycutlass.families.sm90_products import accumulator_registers, clean_beside, most_registers
 from pycutlass.families.sm90_register_a import CLEAN_BESIDE_WORDS, held_registers, spills, turns_words
 from pycutlass.families.sm90_swap import parts_in_kernel
@@ -58,6 +58,15 @@ def check_columns(kernel: Gemm) -> None:
     raise DescriptionError(f"{reason}, got threadblock_shape N=8: use threadblock_shape {[m, 16, k]}")
 
 
+def _is_divided(tile: Tile, parts: Parts, columns: int) -> bool:
+    """Return whether there is a tile of so many columns, and threads that load A and B divide it."""
+    m, _, k = tile.threadblock_shape
+    try:
+        return is_divided(changed(tile, threadblock_shape=(m, columns, k)), parts.A, parts.B)
+    except DescriptionError:
+        return False
+
+
 def check_registers(tile: Tile, parts: Parts) -> None:
     """Refuse a tile whose sums have no room, and log a warning where it leaves the epilogue too few registers."""
     registers, is_loaded = accumulator_registers(tile), is_cp_async(parts.A, parts.B)
@@ -73,6 +82,7 @@ def check_registers(tile: Tile, parts: Parts) -> None:
     ports = len(parts.epilogue.ports)
     beside = f" and {counted(ports, 'tensor')} of the epilogue" if ports else ""
     if registers > most:  # other kernels are refused with the tile
+        columns = next((each for each in range(columns, 0, -8) if _is_divided(tile, parts, each)), columns)
         raise DescriptionError(
             f"{needs}, and a kernel that loads A and B of alignment {parts.A.alignment} and {parts.B.alignment} by "
             f"cp.async has {most} to give: use at most {columns} columns"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -99,6 +101,38 @@ def test_what_is_refused_says_what_serves(change: dict[str, Any], words: list[st
     with pytest.raises(DescriptionError) as caught:
         unaligned(**change)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("layouts", list(itertools.product((ROW, COLUMN), repeat=2)))
+@pytest.mark.parametrize("schedule", [KernelSchedule.Cooperative, KernelSchedule.Pingpong])
+def test_a_tile_that_a_message_names_is_one_of_cp_async(schedule: KernelSchedule, layouts: Any, cluster: Any) -> None:
+    """Its threads divide it, and have registers for its sums."""
+    refused = 0
+    rows = (192, 256, 64 if schedule is KernelSchedule.Pingpong else 128)
+    for shape in itertools.product(rows, (8, 48, 112, 128, 160, 192, 256), (16, 48, 64, 128)):
+        options: Any = {"layouts": (*layouts, ROW), "schedule": schedule}
+        try:
+            unaligned(alignments=(8, 8, 1), shape=shape, cluster=cluster, **options)
+        except DescriptionError:
+            continue  # wrong anyhow
+        try:
+            unaligned(alignments=(8, 2, 1), shape=shape, cluster=cluster, **options)
+            continue
+        except DescriptionError as error:
+            text = str(error)
+        assert ("use cluster_shape=[1, 1]" in text or ", cluster_shape=[1, 1]" in text or " and cluster" in text) is (
+            cluster != (1, 1)
+        ), text
+        to = shape
+        if named := re.search(r"use threadblock_shape \[(\d+), (\d+), (\d+)\]", text):
+            to = tuple(map(int, named.groups()))
+        elif columns := re.search(r"use at most (\d+) columns", text):
+            to = (shape[0], int(columns[1]), shape[2])
+        assert to != shape or cluster != (1, 1), text
+        assert unaligned(alignments=(8, 2, 1), shape=to, **options)
+        refused += 1
+    assert refused
 
 
 def test_sums_of_8_bit_floats_are_those_of_the_tensor_cores() -> None:
