@@ -29,6 +29,7 @@ __all__ = [
     "is_only_straight",
     "is_only_transposed",
     "loads_a",
+    "nearest_shape",
     "spills",
     "swizzle_bytes",
     "turns_words",
@@ -125,9 +126,8 @@ def check_register_a(kernel: Gemm, parts: Parts, by_tma: bool) -> None:
     if not by_tma:
         _refuse_alignments(kernel, where, along_k)
     if A.type.is_float8 and not is_fast(tile):
-        fast = changed(tile, math_instruction=changed(tile.math_instruction, math_operation=_FAST))
-        wrong, shape = _wrong_of_shape(fast, B)
-        with_tile = f" with threadblock_shape {list(shape)}" if wrong else ""
+        shape = nearest_shape(tile, B)
+        with_tile = f" with threadblock_shape {list(shape)}" if shape != tile.threadblock_shape else ""
         raise DescriptionError(
             f"{where}, tensor cores alone add up products of 8-bit floats, which {_FAST!r} asks for; got multiply_add: "
             f"use that{with_tile}, or {along_k}"
@@ -137,6 +137,13 @@ def check_register_a(kernel: Gemm, parts: Parts, by_tma: bool) -> None:
         raise DescriptionError(
             f"{where}, a kernel {'; and it '.join(wrong)}: use threadblock_shape {list(shape)}, or {along_k}"
         )
+
+
+def nearest_shape(tile: Tile, B: Tensor) -> Shape:
+    """Return the shape of a tile with A in registers and such a B: its own where that will do."""
+    if tile.math_instruction.a.is_float8 and not is_fast(tile):
+        tile = changed(tile, math_instruction=changed(tile.math_instruction, math_operation=_FAST))
+    return _wrong_of_shape(tile, B)[1]
 
 
 def _refuse_alignments(kernel: Gemm, where: str, along_k: str) -> NoReturn:

@@ -12,8 +12,9 @@ from typing import Any
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
 from pycutlass.families.epilogues import in_kernel
-from pycutlass.families.parts import Epilogue, Gemm, Parts, Tensor, changed
-from pycutlass.families.sm90_register_a import is_only_straight, is_only_transposed
+from pycutlass.families.parts import Epilogue, Gemm, Parts, Tensor, Tile, changed
+from pycutlass.families.sm90_products import is_fast
+from pycutlass.families.sm90_register_a import is_only_straight, is_only_transposed, nearest_shape
 
 __all__ = ["check_swap", "is_swapped", "parts_in_kernel"]
 
@@ -24,7 +25,8 @@ def check_swap(kernel: Gemm) -> None:
     if is_only_straight(A, B):
         raise DescriptionError(
             f"swap_ab=True computes the transposed problem, and of {A.type} there is none of A and B by columns, which "
-            f"would be by rows then: use swap_ab=False, or describe one of them as cutlass.RowMajor"
+            f"would be by rows then: use swap_ab=False{_also_straight(kernel.tile_description, B)}, or describe one of "
+            f"them as cutlass.RowMajor"
         )
     if functor.is_tree and functor.transposed() is None:
         forced = is_only_transposed(A, B)
@@ -34,6 +36,15 @@ def check_swap(kernel: Gemm) -> None:
             f"{asked} the transposed problem, and {functor!r} cannot be transposed: an epilogue that combines pairs of "
             f"columns, or selects from rows, has them side by side in the tile; {remedy}"
         )
+
+
+def _also_straight(tile: Tile, B: Tensor) -> str:
+    """Return what else a kernel needs that loads A to registers, for a message, behind what comes before."""
+    precise = tile.math_instruction.a.is_float8 and not is_fast(tile)
+    shape = nearest_shape(tile, B)
+    needs = ["MathOperation.multiply_add_fast_accum"] * precise
+    needs += [f"threadblock_shape {list(shape)}"] * (shape != tile.threadblock_shape)
+    return "".join(f" and {each}" for each in needs)
 
 
 def is_swapped(functor: Epilogue, A: Tensor, B: Tensor, D: Tensor) -> bool:

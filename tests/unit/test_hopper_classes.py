@@ -121,6 +121,21 @@ def test_precise_sums_of_8_bit_floats_lie_along_k() -> None:
     assert described("e4m3")
 
 
+@pytest.mark.parametrize(("short", "sums"), [("tf32", "f32"), ("s8", "s32"), ("e4m3", "f32")])
+@pytest.mark.parametrize("shape", [(128, 128, 128), (64, 64, 32), (128, 64, 64)])
+def test_without_swap_ab_both_by_columns_have_the_tile_that_a_message_names(
+    short: str, sums: str, shape: tuple[int, int, int]
+) -> None:
+    with pytest.raises(DescriptionError, match="there is none of A and B by columns") as caught:
+        described(short, None, sums, (COLUMN, COLUMN), shape, swap_ab=True)
+    message = str(caught.value)
+    fast = MathOperation.multiply_add_fast_accum
+    named = re.search(r"threadblock_shape \[(\d+), (\d+), (\d+)\], or", message)
+    to: Any = tuple(map(int, named.groups())) if named else shape
+    operation = fast if repr(fast) in message else MathOperation.multiply_add
+    assert described(short, None, sums, (COLUMN, COLUMN), to, operation=operation)
+
+
 @pytest.mark.parametrize("schedule", KernelSchedule)
 @pytest.mark.parametrize("short", ["tf32", "s8", "e4m3"])
 @pytest.mark.parametrize("layouts", [ANY[0], *ANY[2:]])
