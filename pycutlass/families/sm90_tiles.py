@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from pycutlass.calls import member_meant, shown
@@ -19,6 +20,7 @@ __all__ = ["check_native_tile"]
 #: Threadblocks that a cluster can have: 8 on every GPU, 16 where a part of it has as many multiprocessors, as is seen
 #: when a kernel is loaded. And bytes of K of one instruction.
 _MOST_OF_CLUSTER, _WGMMA_DEPTH = 16, 32
+_ALONG_CLUSTER = (1, 2, 4, 8, 16)
 #: Products of 8-bit floats that tensor cores add up before their sums are promoted (mma_promotion_interval).
 _PROMOTED = 128
 
@@ -27,10 +29,10 @@ def check_native_tile(tile: Tile, schedules: Mapping[KernelSchedule, tuple[int, 
     """Raise DescriptionError where warp groups cannot have the tile; `schedules` has the rows that each takes."""
     instruction = tile.math_instruction
     m, n, k = tile.cluster_shape or (1, 1, 1)
-    if k != 1 or not {m, n} <= {1, 2, 4, 8, 16} or m * n > _MOST_OF_CLUSTER:
+    if k != 1 or not {m, n} <= {*_ALONG_CLUSTER} or m * n > _MOST_OF_CLUSTER:
         raise DescriptionError(
-            f"cluster_shape must be 1, 2, 4, 8 or 16 along M and N, such as cluster_shape=[2, 1], of at most "
-            f"{_MOST_OF_CLUSTER} threadblocks; got {[m, n, k]}"
+            f"cluster_shape must be 1, 2, 4, 8 or 16 along M and N, of at most {_MOST_OF_CLUSTER} threadblocks; got "
+            f"{[m, n, k]}: use cluster_shape={_nearest_cluster(m, n)}"
         )
     given = {"instruction_shape": instruction.instruction_shape, "warp_count": tile.warp_count}
     if unlike := {name: value for name, value in given.items() if value is not None}:
@@ -63,6 +65,14 @@ def check_native_tile(tile: Tile, schedules: Mapping[KernelSchedule, tuple[int, 
             f"CuTe cannot lay out {tile.stages} stages of tiles of B as small as "
             f"{list(tile.threadblock_shape)[1:]}: use stages=None, or a multiple of 4"
         )
+
+
+def _nearest_cluster(m: int, n: int) -> list[int]:
+    """Return the legal cluster that is the most like the given one."""
+    choices = itertools.product(_ALONG_CLUSTER, repeat=2)
+    legal = (each for each in choices if each[0] * each[1] <= _MOST_OF_CLUSTER)
+    nearest = min(legal, key=lambda each: abs(each[0] - m) + abs(each[1] - n))
+    return list(nearest)
 
 
 def _check_extents(tile: Tile, schedule: KernelSchedule, schedules: Mapping[KernelSchedule, tuple[int, ...]]) -> None:

@@ -42,6 +42,8 @@ def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
             near = f": call it with types, as in {value.name}(cutlass.float16, 8)"
         elif isinstance(value, FunctionType):
             near = ": decorate it with pycutlass.epilogue_function, and call that with types"
+    if name == "C" and value is None:
+        near = ": describe D by it, and leave C out of a launch that has none"
     raise DescriptionError(f"{name} must be {article} {kind.__name__}, got {shown(value)}{near}")
 
 

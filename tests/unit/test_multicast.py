@@ -21,10 +21,15 @@ def test_clusters_of_sixteen_are_described(cluster, layouts):
     assert f"_{m}x{n}_" in operation.procedural_name()
 
 
-@pytest.mark.parametrize("cluster", [(16, 2), (8, 4), (32, 1), (3, 1)])
-def test_larger_and_odd_ones_are_not(cluster):
-    with pytest.raises(DescriptionError, match=r"1, 2, 4, 8 or 16 along M and N, .* at most 16 threadblocks"):
+@pytest.mark.parametrize(
+    ("cluster", "nearest"),
+    [((16, 2), (16, 1)), ((8, 4), (8, 2)), ((32, 1), (16, 1)), ((3, 1), (2, 1)), ((2, 1, 2), (2, 1))],
+)
+def test_larger_and_odd_ones_are_not(cluster, nearest):
+    with pytest.raises(DescriptionError, match=r"1, 2, 4, 8 or 16 along M and N, .* at most 16 threadblocks") as caught:
         described(C=of_tma("f16"), cluster=cluster)
+    assert f"use cluster_shape={list(nearest)}" in str(caught.value)
+    assert described(C=of_tma("f16"), cluster=nearest)
 
 
 # What CUTLASS's tensor maps have as their boxes, in bytes; tests/compile/test_plans_sm90.py compares some.

@@ -54,6 +54,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (parts(), {"tile_description": None}, ["tile_description", "TileDescription", "None"]),
     (parts(), {"A": "f16"}, ["A must be a TensorDescription", "'f16'"]),
     (parts(), {"B": cutlass.float16}, ["B must be a TensorDescription"]),
+    (parts(), {"C": None}, ["C must be a TensorDescription", "describe D by it, and leave C out of a launch"]),
     (parts(), {"epilogue_functor": None}, ["epilogue_functor"]),
     (parts(), {"A": tensor("bf16")}, ["operand A", "cutlass.bfloat16", "cutlass.float16", "describe A with"]),
     (parts(), {"B": tensor("f32", COLUMN, 4)}, ["operand B", "cutlass.float32", "cutlass.float16", "describe B with"]),
