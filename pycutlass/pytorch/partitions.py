@@ -58,6 +58,8 @@ class RegionModule(nn.Module):
             for node, value in zip(known, values, strict=True)
         ]
         self.device_type = next(value.device.type for value in values if isinstance(value, torch.Tensor))
+        #: Devices such as meta have no autocast. Asked here, since Dynamo before torch 2.13 does not follow the question.
+        self.has_autocast = torch.amp.is_autocast_available(self.device_type)
         self.captured_under = self._autocast_type()
         #: Whether the operator is given numbers that change, which are floats there and no symbols.
         self.has_numbers = any(each.form == "scalar" for each in region.inputs)
@@ -107,8 +109,8 @@ class RegionModule(nn.Module):
         )
 
     def _autocast_type(self) -> torch.dtype | None:
-        """Return the type of the autocast that is on, None without one: devices such as meta have none."""
-        if not torch.amp.is_autocast_available(self.device_type) or not torch.is_autocast_enabled(self.device_type):
+        """Return the type of the autocast that is on, None without one."""
+        if not self.has_autocast or not torch.is_autocast_enabled(self.device_type):
             return None
         return torch.get_autocast_dtype(self.device_type)
 
