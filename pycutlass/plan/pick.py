@@ -258,7 +258,9 @@ def remedy_of(kind: GemmKind) -> str:
             "A and B, as in w.T of weights by rows, and lines multiples of 4 bytes. Elsewhere pass int8 or float16"
         )
     if kind.C.layout is not kind.D.layout:
-        return ". C and D lie differently: pass both by rows, or both by columns, or pass allow_copy=True"
+        return (
+            ". C and D lie differently: pass both by rows or both by columns, or let matmul copy C by allow_copy=True"
+        )
     if kind.is_full_f32 and kind.epilogue.is_tree and not kind.epilogue.takes_simt:
         return ". Trees of visitors of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
     if kind.A.type.short == "s8" and not kind.A.is_row_major and kind.B.is_row_major:

@@ -188,7 +188,9 @@ def _placed(
         )
         if product.batch:
             alone += f", behind the batch {product.batch}"
-        raise ArgumentError(f"{name} must be one number, or one for each {of}, of shape {alone}; got {shape}")
+        turned = shape[::-1] if len(shape) == 2 else ()
+        hint = f": pass {name}.T" if turned in ((line, 1), (1, line)) else ""
+        raise ArgumentError(f"{name} must be one number, or one for each {of}, of shape {alone}; got {shape}{hint}")
     as_one = is_folded or not lead
     if line == 1:  # which says nothing about the step
         step = 1

@@ -58,7 +58,7 @@ class RegionModule(nn.Module):
             for node, value in zip(known, values, strict=True)
         ]
         self.device_type = next(value.device.type for value in values if isinstance(value, torch.Tensor))
-        #: Devices such as meta have no autocast. Asked here, since Dynamo before torch 2.13 does not follow the question.
+        #: Devices such as meta have none. Asked here, since Dynamo before torch 2.13 does not follow the question.
         self.has_autocast = torch.amp.is_autocast_available(self.device_type)
         self.captured_under = self._autocast_type()
         #: Whether the operator is given numbers that change, which are floats there and no symbols.

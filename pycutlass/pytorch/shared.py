@@ -44,8 +44,9 @@ class SharedParameter:
         return self
 
 
-#: For each parameter its dict and its name there, in the partition, and what it is in the model.
-Places = Sequence[tuple[dict[str, Any], str, Any, str, SharedParameter]]
+#: For each parameter the module of the partition and its name there, and what it is in the model. Modules, and not
+#: their dicts: torch.export puts others in the place of these.
+Places = Sequence[tuple[nn.Module, str, Any, str, SharedParameter]]
 
 
 def shared_with(model: Any, made: nn.Module) -> tuple[SharedParameter, ...]:
@@ -77,7 +78,7 @@ def places_of(made: nn.Module, shared: Sequence[SharedParameter]) -> Places:
     for each in shared:
         path, _, name = each.own.rpartition(".")
         if path in modules:
-            found.append((modules[path]._parameters, name, each.owner, each.name.rpartition(".")[2], each))
+            found.append((modules[path], name, each.owner, each.name.rpartition(".")[2], each))
     return found
 
 
@@ -85,7 +86,7 @@ def check_shared(places: Places) -> None:
     """Raise ArgumentError where a model has been given another parameter and its partition still has the one before."""
     for mine, name, owner, of_model, shared in places:
         module = owner()
-        if module is None or module._parameters.get(of_model) is (now := mine.get(name)) or now is None:
+        if module is None or module._parameters.get(of_model) is (now := mine._parameters.get(name)) or now is None:
             continue
         if now is shared.tensor():  # else the partition was given another one as well
             raise ArgumentError(

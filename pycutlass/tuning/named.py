@@ -268,6 +268,11 @@ def _epilogue(name: str) -> type[Activation] | EpilogueFunction | None:
         return None
     if isinstance(name, str) and ":" in name:
         return own_function(name)
+    if not isinstance(name, str):
+        raise ArgumentTypeError(
+            f"epilogue must be a name here, one of {', '.join(_EPILOGUES)}, or a function of your own as "
+            f"package.module:name or file.py:name; got {shown(name)}"
+        )
     if name not in _EPILOGUES:
         raise ArgumentError(
             f"epilogue must be one of {', '.join(_EPILOGUES)}, or a function of your own as package.module:name or "
@@ -308,5 +313,7 @@ def _sizes(given: Any, n: int | None, k: int | None) -> list[tuple[int, int, int
 
 
 def _known(what: str, name: Any, known: Any) -> None:
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"{what} must be a name, one of {', '.join(known)}; got {shown(name)}")
     if name not in known:
         raise ArgumentError(f"{what} must be one of {', '.join(known)}; got {shown(name)}.{suggestion(name, known)}")

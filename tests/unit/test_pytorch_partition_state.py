@@ -325,13 +325,16 @@ REPLACED: dict[str, tuple[Callable[[Sharing], Any], str]] = {
 }
 
 
+@pytest.mark.parametrize("exports", [False, True])
 @pytest.mark.parametrize("what", REPLACED)
 @torch.no_grad()
-def test_replaced_parameters_are_refused(what: str) -> None:
+def test_replaced_parameters_are_refused(what: str, exports: bool) -> None:
     model, x = Sharing().eval(), torch.randn(4, 8)
     made = partition(model, x, options=ALL)
     torch.testing.assert_close(made(x), model(x))
     before, copied = made(x), copy.deepcopy(made)
+    if exports:  # which puts other dicts in the place of those that modules have of parameters
+        torch.export.export(made, (x,))
     replace, name = REPLACED[what]
     replace(model)
     for _ in range(2):

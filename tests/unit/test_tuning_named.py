@@ -248,3 +248,10 @@ def test_what_is_no_function_of_a_user(
     (own.parent / "list.csv").write_text(f"m,n,k,epilogue\n64,256,128,{name}\n")
     with pytest.raises(ArgumentError, match=f"list.csv, line 2: .*{said}"):
         read_problems(own.parent / "list.csv")
+
+
+@pytest.mark.parametrize("wrong", [cutlass.float16, 3, ["float16"]])
+@pytest.mark.parametrize("what", ["dtype", "out_dtype", "source", "layout", "epilogue"])
+def test_what_is_no_name_is_refused_as_that(what: str, wrong: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match=rf"^{what} must be "):
+        problem_of(64, 64, 64, **{what: wrong})
