@@ -131,7 +131,7 @@ class Call:
                 return self._written(self._multiplied(extent, stream))
             plan = self._plan(self._problem)
         a_and_b = self._views[self._names[0]], self._views[self._names[1]]
-        ports = plan.beside(*a_and_b, self._inputs or {}, self._said["allow_copy"])
+        ports = plan.beside(*a_and_b, self._inputs, self._said["allow_copy"]) if self._inputs else {}
         for each in self._new:  # before anything is compiled
             each.check_ports(ports)
         return self._written(plan.run_once(a, b, c, out, stream, ports, bias))

@@ -12,6 +12,7 @@ import numpy as np
 from pycutlass import _core
 from pycutlass.epilogue import Epilogue, Port
 from pycutlass.errors import AlignmentError, ArgumentError, PyCutlassError
+from pycutlass.integers import shape_of
 from pycutlass.operands.convolutions import conv_tensor_of
 from pycutlass.operands.epilogue import is_plain_number, port_name, port_operand_of
 from pycutlass.operation import Conv2dOperation
@@ -19,7 +20,7 @@ from pycutlass.operation.conv2d_support import port_operand_of as conv_port_of
 from pycutlass.plan.forms import copied
 from pycutlass.plan.group import Group
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.pixels import copied_pixels
+from pycutlass.plan.pixels import copied_pixels, pixel_step
 from pycutlass.plan.readings import check_port
 from pycutlass.plan.stacks import Product
 from pycutlass.spec import view_of
@@ -151,7 +152,8 @@ def _of_all(group: Group, port: Port) -> _Check:
     def on_device(tensor: Any) -> None:
         count, columns = len(group), group.sizes[0].tolist()[1]
         if port.form in ("row", "number"):
-            one = tensor[0] if count == 1 and port.form == "row" else tensor
+            lines = len(shape_of(tensor) or ())
+            one = tensor[0] if count == 1 and port.form == "row" and lines == 2 and hasattr(tensor, "shape") else tensor
             check_port(port, one, (group.axis_total, columns), count, written=False)
         else:
             check_port(port, tensor, (group.axis_total, columns), written=False)
@@ -207,6 +209,11 @@ def _pixels_if_needed(
         strides = of_images, of_channels, of_rows, of_pixels
 
     def check(given: Any) -> None:
+        if view.library != "torch" and pixel_step(wanted.name, given) is None:
+            raise ArgumentError(  # kernels would take it for images of torch, where both have the same extents
+                f"{wanted.name} of shape {shape} has strides {given.strides}, and channels, its last axis, must be "
+                f"adjacent"
+            )
         conv_tensor_of(wanted, given)
 
     packed = replace(view, pointer=0, strides=strides)

@@ -130,7 +130,8 @@ def expected_results(made: Fused, extents: Extents) -> list[Expected]:
     for each in made.writes:
         are_images = bool(extents.images) and each.form == "matrix"
         shape = extents.images if are_images else result_shape(each, extents)
-        results.append(Expected(f", {each.name} of the epilogue,", shape, each.dtype, are_images))
+        is_matrix = each.form in ("matrix", "top_k")
+        results.append(Expected(f", {each.name} of the epilogue,", shape, each.dtype, are_images, is_matrix))
     return results
 
 

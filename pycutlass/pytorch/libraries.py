@@ -73,7 +73,7 @@ def build(
         is here. ``use_multiprocessing``, ``threads`` and ``tmp_dir`` say how they are compiled. ``use_fast_math`` says
         what regions compute: another one than that of the partition is refused. Those of the tuner have no effect.
     path : path
-        The library; a header for programs in C is written beside it.
+        The library; a header for programs in C is written beside it. Files that are there are overwritten.
     sizes : dict, optional
         As of `tune`.
     extents : iterable of int

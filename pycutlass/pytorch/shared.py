@@ -82,11 +82,23 @@ def places_of(made: nn.Module, shared: Sequence[SharedParameter]) -> Places:
     return found
 
 
+def _is_for_good(tensor: Any) -> bool:
+    """Return whether a model computes with a tensor from now on.
+
+    It does not with what `torch.func.functional_call` puts there for a call, perhaps of another thread, which are no
+    parameters, nor with parameters on the meta device, where models go whose memory is to be free.
+    """
+    return isinstance(tensor, nn.Parameter) and not tensor.is_meta
+
+
 def check_shared(places: Places) -> None:
     """Raise ArgumentError where a model has been given another parameter and its partition still has the one before."""
     for mine, name, owner, of_model, shared in places:
-        module = owner()
-        if module is None or module._parameters.get(of_model) is (now := mine._parameters.get(name)) or now is None:
+        module, now = owner(), mine._parameters.get(name)
+        if module is None or now is None:
+            continue
+        theirs = module._parameters.get(of_model, now)  # what was deleted computes nothing
+        if theirs is now or (theirs is not None and not _is_for_good(theirs)):
             continue
         if now is shared.tensor():  # else the partition was given another one as well
             raise ArgumentError(

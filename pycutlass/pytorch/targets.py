@@ -35,12 +35,15 @@ class Expected:
         Its type.
     is_images : bool
         Whether these are images, which kernels write in channels_last.
+    is_matrix : bool
+        Whether rows of it may be apart; others are written packed.
     """
 
     name: str
     shape: tuple[Any, ...]
     dtype: torch.dtype
     is_images: bool = False
+    is_matrix: bool = True
 
 
 def check_fits(names: Sequence[str], outs: Sequence[Tensor], expected: Sequence[Expected], like: Tensor) -> None:
@@ -107,7 +110,7 @@ def targets_of(outs: Sequence[Tensor], expected: Sequence[Expected], keep: bool)
     found = []
     for out, result in zip(outs, expected, strict=True):
         target = plain(out)
-        if not _lies_as_written(target, result.is_images):
+        if not _lies_as_written(target, result):
             made = new_images(out, tuple(out.shape), out.dtype) if result.is_images else out.new_empty(out.shape)
             target = made.copy_(target) if keep else made
         found.append(target)
@@ -121,15 +124,15 @@ def copied_to(outs: Sequence[Tensor], *results: Tensor) -> Any:
     return tuple(outs)
 
 
-def _lies_as_written(out: Tensor, are_images: bool) -> bool:
+def _lies_as_written(out: Tensor, result: Expected) -> bool:
     """Return whether every kernel writes a tensor where it is: packed, or a matrix whose rows are aligned."""
     if out.data_ptr() % _ACCESS != 0:
         return False
-    if are_images:
+    if result.is_images:
         return out.is_contiguous(memory_format=torch.channels_last)
     if out.is_contiguous():
         return True
-    if out.dim() != 2:  # those of a stack are taken as the rows of one matrix
+    if out.dim() != 2 or not result.is_matrix:  # those of a stack are taken as the rows of one matrix
         return False
     step, adjacent = out.stride()
     return adjacent == 1 and step >= out.shape[1] and step * out.element_size() % _ACCESS == 0

@@ -49,6 +49,9 @@ class Lookup:
         condition = checked_condition(condition)
         kept_as = problem if isinstance(problem, str) else text
         with self._storage.lock:  # so that nothing is added here between reading and remembering
+            known = self._known.get((kept_as, machine))
+            if known is not None:
+                return known[condition]
             found = self._storage.read(lambda store: rows.select(store, key=key))
             if len(self._known) >= _MOST:
                 self._known.clear()

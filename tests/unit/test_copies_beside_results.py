@@ -257,3 +257,18 @@ def test_of_convolutions(direction: str, is_torch: bool) -> None:
     for name in given:
         with pytest.raises(ArgumentError, match=rf"{name}.*{REMEDY}"):
             call(*operands, **how, epilogue_inputs={**plain, name: given[name]})
+
+
+def test_images_of_numpy_that_have_equal_extents_are_not_taken_for_those_of_torch() -> None:
+    """(N, H, W, C) with H = W = C and adjacent H looks as (N, C, H, W) of torch in channels_last does."""
+    x, w = drawn(2, 8, 8, 8), drawn(8, 3, 3, 8)
+    residual = drawn(2, 8, 8, 8)
+    other = np.ascontiguousarray(residual.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    assert np.array_equal(other, residual) and other.strides != residual.strides
+    given = {"padding": 1, "epilogue": of_images}
+    bias = drawn(8)
+    expected = pycutlass.conv2d(x, w, **given, epilogue_inputs={"bias": bias, "residual": residual})
+    with pytest.raises(ArgumentError, match=r"channels, its last axis, must be adjacent.*With allow_copy=True"):
+        pycutlass.conv2d(x, w, **given, epilogue_inputs={"bias": bias, "residual": other})
+    made = pycutlass.conv2d(x, w, **given, epilogue_inputs={"bias": bias, "residual": other}, allow_copy=True)
+    assert np.array_equal(made, expected)

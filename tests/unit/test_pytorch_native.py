@@ -21,11 +21,12 @@ from pycutlass.pytorch.native import _built
 
 BEGIN = """
 import hashlib
+import os
 import torch
 import pycutlass.pytorch
 from pycutlass.pytorch import load_native
 
-kernels, later, another, empty, operators = LIBRARIES
+kernels, later, another, empty, *more, operators = LIBRARIES
 load_native(operators)
 ops = torch.ops.pycutlass_kernels
 
@@ -123,6 +124,14 @@ ops.run_embedded(*later_library, "sum", [a, b], [out])
 assert out.eq(15).all()
 ops.run_embedded(library, digest, "sum", [a, b], [out])
 assert out.eq(9).all()
+files = len(os.listdir("/proc/self/fd"))
+for number in range(3):  # whose files get the same number, one after the other
+    kept = pycutlass.pytorch.embedded(more[number])
+    ops.run_embedded(*kept, "sum", [a, b], [out])
+    assert out.eq(3 * (6 + number)).all(), out
+of_none = pycutlass.pytorch.embedded(empty)
+refused("it lacks pycutlass_get_library", lambda: ops.run_embedded(*of_none, "sum", [a], [out]))
+assert len(os.listdir("/proc/self/fd")) == files
 ops.run(kernels, "sum", [a.T.contiguous().T, b], [out], [0.5])
 assert out.eq(1.5).all()
 outs = [torch.zeros(2, 4), torch.zeros(1, 4)]
@@ -162,11 +171,13 @@ for rows in (2, 3):
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Three libraries of kernels, of which the second speaks a later version of the interface, and the third differs
-    in a number; and a shared object that is none."""
+    in a number, as three more do; and a shared object that is none."""
     folder = tmp_path_factory.mktemp("kernels")
     kernels, another = host_library(folder / "kernels.so"), host_library(folder / "another.so", scale="5.0")
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", str(folder / "empty.so")], check=True)
-    return [kernels, host_library(folder / "later.so", version="7"), another, str(folder / "empty.so")]
+    later = host_library(folder / "later.so", version="7")
+    more = [host_library(folder / f"{scale}.so", scale=f"{scale}.0") for scale in (6, 7, 8)]
+    return [kernels, later, another, str(folder / "empty.so"), *more]
 
 
 @pytest.fixture(scope="module")

@@ -272,3 +272,14 @@ def test_no_elements() -> None:
     a, b, share = of(4, 8)[:0], of(8, 16), of(4)[:0]
     ops.fused_mm.out(a, b, BOTH, [share], out=[a.new_empty(0, 16), a.new_empty(0, 16)])
     ops.swiglu.out(a, b.t(), b.t(), out=a.new_empty(0, 16))
+
+
+def test_a_column_for_each_matrix_may_be_a_slice() -> None:
+    def most(accum: Any) -> Any:
+        return {"D": epilogue.relu(accum), "most": epilogue.max(accum, axis=1)}
+
+    handle = pycutlass.pytorch.epilogue_handle(epilogue_function(most))
+    a, b = torch.randn(2, 4, 8), torch.randn(8, 16)
+    outs = [torch.zeros(2, 4, 16), torch.zeros(2, 16)[:, :4]]
+    torch.ops.pycutlass.fused_mm.out(a, b, handle, [], out=outs)
+    torch.testing.assert_close(outs, [torch.relu(a @ b), (a @ b).amax(-1)])

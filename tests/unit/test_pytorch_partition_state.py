@@ -367,6 +367,19 @@ def test_parameters_that_are_changed_in_place_or_of_the_partition_are_taken() ->
 
 
 @torch.no_grad()
+def test_what_a_model_has_for_a_moment_or_no_more_is_not_compared() -> None:
+    model, x = Sharing().eval(), torch.randn(4, 8)
+    made = partition(model, x, options=ALL)
+    expected, seen = made(x), []
+    model.first.register_forward_hook(lambda *_: seen.append(made(x)))
+    torch.func.functional_call(model, {"third.bias": torch.ones(8)}, (x,))
+    del model.third.bias
+    torch.testing.assert_close(made(x), expected)
+    model.to("meta")  # so that its memory is free
+    torch.testing.assert_close([*seen, made(x)], [expected, expected])
+
+
+@torch.no_grad()
 def test_what_was_taken_out_of_a_partition_is_not_compared() -> None:
     model, x = Sharing().eval(), torch.randn(4, 8)
     made = partition(model, x, options=ALL)

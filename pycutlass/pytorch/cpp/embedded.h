@@ -65,7 +65,7 @@ inline std::string sha256(uint8_t const* bytes, size_t count) {
   return text;
 }
 
-/// Opens a shared object that is in memory, or returns null and what is wrong.
+/// Opens a shared object that is in memory, or returns null and what is wrong; to be called by one thread at a time.
 inline void* opened(uint8_t const* bytes, size_t count, std::string& wrong) {
   int const file = memfd_create("pycutlass_kernels", MFD_CLOEXEC);
   if (file < 0) return wrong = std::string("memfd_create: ") + std::strerror(errno), nullptr;
@@ -79,12 +79,13 @@ inline void* opened(uint8_t const* bytes, size_t count, std::string& wrong) {
     }
     done += size_t(written);
   }
-  // The file stays open: dlopen takes two files of one name for the same, and the next one could get its number.
-  void* const handle = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) {
-    wrong = dlerror();
-    close(file);
-  }
+  // dlopen takes two files of one name for the same, and numbers of files come back, in this process or in one that was
+  // forked: slashes, one more each time, make a name that nobody has had.
+  static std::string slashes = "//";
+  slashes += '/';
+  void* const handle = dlopen(("/proc/self/fd" + slashes + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) wrong = dlerror();
+  close(file);  // whose pages stay mapped
   return handle;
 }
 

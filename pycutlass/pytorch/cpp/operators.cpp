@@ -95,7 +95,12 @@ Library library_of(Tensor const& tensor, std::string const& digest) {
     void* handle = embedded::opened(bytes.data(), bytes.size(), wrong);
     STD_TORCH_CHECK(handle, name, ", which the program carries, cannot be opened: ", wrong,
                     ". Write it to a file, and name that by pycutlass_kernels.run");
-    return Library{library_in(handle, name), name};
+    try {
+      return Library{library_in(handle, name), name};
+    } catch (...) {
+      dlclose(handle);
+      throw;
+    }
   });
 }
 
