@@ -152,8 +152,8 @@ def _of_all(group: Group, port: Port) -> _Check:
     def on_device(tensor: Any) -> None:
         count, columns = len(group), group.sizes[0].tolist()[1]
         if port.form in ("row", "number"):
-            lines = len(shape_of(tensor) or ())
-            one = tensor[0] if count == 1 and port.form == "row" and lines == 2 and hasattr(tensor, "shape") else tensor
+            is_line = count == 1 and port.form == "row" and len(shape_of(tensor) or ()) == 2
+            one = tensor[0] if is_line and hasattr(tensor, "__getitem__") else tensor  # DLPack alone has no parts
             check_port(port, one, (group.axis_total, columns), count, written=False)
         else:
             check_port(port, tensor, (group.axis_total, columns), written=False)

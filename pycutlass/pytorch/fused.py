@@ -185,10 +185,11 @@ def _fake_conv2d(
     tensors: list[Tensor],
     scalars: Any = (),
 ) -> list[Tensor]:
-    geometry = Geometry(stride, padding, dilation, groups)
-    made, extents = _checked_images(input, weight, geometry, epilogue, tensors)
-    given_scalars(made, scalars)
-    return [_new(input, each, extents) for each in made.writes]
+    given = (input, weight, stride, padding, dilation, groups, epilogue, tensors, scalars)
+    return [
+        new_images(input, each.shape, each.dtype) if each.is_images else input.new_empty(each.shape, dtype=each.dtype)
+        for each in _expected_of_conv2d(*given)
+    ]
 
 
 def _expected_of_conv2d(
