@@ -53,9 +53,10 @@ HOPPER = (
 _AMPERE = (
     ([128, 256, 32], 3, [2, 4, 1]),
     ([128, 128, 32], 4, [2, 2, 1]),  # two threadblocks on a multiprocessor: one multiplies while the other stores
+    ([128, 128, 64], 3, [2, 2, 1]),  # the same with half as many steps
 )
 #: Those that *cost* takes the best of, by family.
-_COST_TILES = {"Hopper": (0, 2), "Ampere": (0, 1)}
+_COST_TILES = {"Hopper": (0, 2), "Ampere": (0, 1, 2)}
 
 
 def operation(functor: Any, family: str, tile: int = 0) -> GemmOperationUniversal:
