@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,11 @@ from pycutlass.errors import ArgumentError
 from pycutlass.operands.checks import check_writable
 from pycutlass.operands.operand import Matrix, Operand
 from pycutlass.operands.pointers import PointerArray
+from pycutlass.remedies import EpilogueName
 
-__all__ = ["check_many_overlaps", "check_overlap", "check_overlaps", "check_target", "span"]
+__all__ = ["check_many_overlaps", "check_overlap", "check_overlaps", "check_target", "renamed", "span"]
+
+_Error = TypeVar("_Error", bound=Exception)
 
 
 def check_target(operands: dict[str, Operand], outputs: Sequence[str] = (), inputs: Sequence[str] = ()) -> None:
@@ -83,11 +86,29 @@ def check_many_overlaps(
 
 def _overlapping(target: Matrix, source: Matrix, why: str) -> ArgumentError:
     """Return the exception for what is written over something else, with the rule that this breaks."""
-    places = (f"{each.name} at {each.view.pointer:#x} with {each.bytes:,} bytes" for each in (target, source))
-    return ArgumentError(
-        f"{target.name} overlaps {source.name} in memory ({', '.join(places)}): {why}. Give {target.name} memory of "
-        f"its own."
+    at, there = (f"at {each.view.pointer:#x} with {each.bytes:,} bytes" for each in (target, source))
+    return _said((target.name, source.name), (at, there, why))
+
+
+def _said(names: tuple[str, str], found: tuple[str, str, str]) -> ArgumentError:
+    """Return the exception about two places by the names of what is there, which `renamed` may change."""
+    (one, other), (at, there, why) = names, found
+    error = ArgumentError(
+        f"{one} overlaps {other} in memory ({one} {at}, {other} {there}): {why}. Give {one} memory of its own."
     )
+    error.__dict__.update(_names=names, _found=found)
+    return error
+
+
+def renamed(error: _Error, names: Mapping[str, str]) -> _Error | ArgumentError:
+    """Return an exception about an overlap by what its caller calls the operands; any other one as it is.
+
+    Tensors of an epilogue keep their names, which its author chose.
+    """
+    if "_found" not in vars(error):
+        return error
+    one, other = (each if isinstance(each, EpilogueName) else names.get(each, each) for each in vars(error)["_names"])
+    return _said((one, other), vars(error)["_found"])
 
 
 def span(operand: Matrix) -> tuple[int, int, int, int]:

@@ -11,6 +11,7 @@ from pycutlass.calls import public, unknown_keywords
 from pycutlass.epilogue.given_scalars import scalar_key
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.integers import attribute, shape_of
+from pycutlass.operands.overlaps import renamed
 from pycutlass.plan.forms import as_strided, packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.gradients import check_gradients, kept_scalars
@@ -159,6 +160,7 @@ def matmul(
                 return result
     check_allow_copy(allow_copy)
     views = {"a": wrap("a", a), "b": wrap("b", b)}
+    added = "bias" if c is None else "c"
     c, bias, beta = _source(c, bias, beta, epilogue, is_one_column=len(views["b"].shape or ()) == 1)
     given_c = c
     for name, tensor in (("c", c), ("bias", bias), ("out", out)):
@@ -194,7 +196,10 @@ def matmul(
     if product.is_empty:
         plan.check_empty(product.a, product.b, product.c, ports, bias)
     else:
-        plan.run_once(product.a, product.b, product.c, target, stream, ports, bias)
+        try:
+            plan.run_once(product.a, product.b, product.c, target, stream, ports, bias)
+        except ArgumentError as error:  # plans call a vector that they add a bias
+            raise renamed(error, {"bias": added}) from error.__cause__
         is_plain = product.a is a and product.b is b and product.c is given_c and made.given is out
         if key is not None and is_plain and bias is None and plan.kind.D.is_row_major:
             Shortcut(key, plan, a, b)
@@ -246,9 +251,7 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
         return matmul(x, turned, bias=bias, **options)
     except (ArgumentError, ArgumentTypeError) as error:
         wrong = _wrong_with_layer(x, w, shape)
-        if wrong is None:
-            raise
-        raise wrong from error.__cause__
+        raise renamed(error, {"a": "x", "b": "w"}) if wrong is None else wrong from error.__cause__
 
 
 def _turned(w: Any) -> Any:

@@ -183,6 +183,7 @@ def test_float32_is_rounded_only_where_that_is_asked_for() -> None:
 
 
 SQUARE = np.ones((8, 8), np.float32)
+OTHER, LONG = np.ones((8, 8), np.float32), np.ones((9, 8), np.float32)
 A, B = np.ones((4, 8), np.float32), np.ones((8, 4), np.float32)
 REFUSED: list[tuple[str, Any]] = [
     ("different K: 8 columns of a and 4 rows of b", lambda: pycutlass.matmul(A, A)),
@@ -222,7 +223,14 @@ REFUSED: list[tuple[str, Any]] = [
     (r"pass contiguous copies of b\.real and of b\.imag$", lambda: pycutlass.matmul(A, B.astype(complex))),
     ("out is of bool.*: make out of one that they write", lambda: pycutlass.matmul(A, B, out=np.ones((4, 4), bool))),
     ("a is of object.*: pass numbers, for example of float32$", lambda: pycutlass.matmul(A.astype(object), B)),
-    ("overlap", lambda: pycutlass.matmul(np.ones((8, 8), np.float32), SQUARE, out=SQUARE)),
+    ("^out overlaps b .*, b at .* Give out ", lambda: pycutlass.matmul(np.eye(8, dtype="f4"), SQUARE, out=SQUARE)),
+    ("^out overlaps a .*, a at .* Give out ", lambda: pycutlass.matmul(SQUARE, np.eye(8, dtype="f4"), out=SQUARE)),
+    ("^out overlaps c ", lambda: pycutlass.matmul(OTHER, OTHER, LONG[1:], beta=1, out=LONG[:8])),
+    ("^out overlaps c ", lambda: pycutlass.matmul(OTHER, OTHER, SQUARE[3], out=SQUARE)),
+    ("^out overlaps bias ", lambda: pycutlass.matmul(OTHER, OTHER, bias=SQUARE[3], out=SQUARE)),
+    ("^out overlaps bias ", lambda: pycutlass.matmul(OTHER, OTHER, OTHER, beta=1, bias=SQUARE[3], out=SQUARE)),
+    ("^out overlaps x .*, x at ", lambda: pycutlass.linear(SQUARE, OTHER, out=SQUARE)),
+    ("^out overlaps w .*, w at ", lambda: pycutlass.linear(OTHER, SQUARE, out=SQUARE)),
 ]
 
 

@@ -218,6 +218,16 @@ def test_a_run_is_refused_however_many_came_before() -> None:
             batched.run(A, B)
 
 
+@pytest.mark.parametrize("name", ["a", "b", "c", "bias"])
+def test_what_out_overlaps_is_called_as_run_calls_it(name: str) -> None:
+    square = np.ones((16, 16), np.float32)
+    memory = np.zeros((17, 16), np.float32)
+    given = {"a": square, "b": square} | {name: memory[1] if name == "bias" else memory[1:]}
+    plan = pycutlass.Gemm(**given, beta=1 if name == "c" else None)
+    with pytest.raises(ArgumentError, match=rf"^out overlaps {name} in memory \(out at .*, {name} at .* Give out mem"):
+        plan.run(**given, out=memory[:16])
+
+
 def test_tensors_without_a_are_refused(plan: pycutlass.Gemm) -> None:
     plan.reset_operands(A, B)
     for given in ({"b": B}, {"c": B}):
