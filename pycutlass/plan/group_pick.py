@@ -96,7 +96,7 @@ def pick_group(kind: GemmKind, sizes: Sizes, group: Typical, gpu: Device, on_dev
         remedy = why_no_tiles(kind, lambda other: bool(group_candidates(other, gpu.compute_capability)))
         raise ArgumentError(
             f"there is no kernel for groups of GEMMs of this kind{remedy or _remedy(kind)}. {planned_for(gpu)}. The "
-            f"kind is {kind}"
+            f"kind has {kind}"
         )
     raise ArgumentError(f"no kernel takes this group of {len(sizes)} GEMMs; the nearest lack: {predicted.lacking()}")
 

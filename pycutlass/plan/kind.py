@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pycutlass import _core
-from pycutlass.calls import public
+from pycutlass.calls import counted, public
 from pycutlass.enums import MathOperation, SchedulerMode
 from pycutlass.epilogue import Epilogue
 from pycutlass.errors import DescriptionError
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
 from pycutlass.operation import GemmOperationGrouped, GemmOperationUniversal
+from pycutlass.types import element
 
 __all__ = ["GemmKind", "Multiplied"]
 
@@ -123,3 +124,17 @@ class GemmKind(Multiplied):
         capability = 90 if tile.is_sm90 else 80
         operands = self.A, self.B, self.C, self.epilogue
         return GemmOperationGrouped(capability, tile, *operands, precompute_mode=precompute_mode)
+
+    def __str__(self) -> str:
+        operands = {"A": self.A, "B": self.B}
+        operands |= {"C and D": self.D} if self.C == self.D else {"C": self.C, "D": self.D}
+        a, b, sums = (element(each) for each in (self.element_a, self.element_b, self.element_accumulator))
+        return (
+            f"{', '.join(f'{name} of {_in_words(each)}' for name, each in operands.items())}; {a} is multiplied by {b} "
+            f"({self.math_operation.name}), summed up in {sums}, and the epilogue is {self.epilogue!r}"
+        )
+
+
+def _in_words(operand: TensorDescription) -> str:
+    """Return type, layout and alignment of an operand, for messages."""
+    return f"{operand.type} in {operand.order}, aligned to {counted(operand.alignment, 'element')}"

@@ -239,7 +239,7 @@ def _why_none(
 
         of_layouts = remedy_of(kind) if kind.A.type.is_float8 else ""
         remedy = why_no_tiles(kind, has_kernels) or of_layouts or why_no_gemv(kind, has_kernels) or remedy_of(kind)
-        return f"there is no kernel for GEMMs of this kind{few}{remedy}. {planned_for(gpu)}. The kind is {kind}"
+        return f"there is no kernel for GEMMs of this kind{few}{remedy}. {planned_for(gpu)}. The kind has {kind}"
     return f"no kernel takes {what}; the nearest lack: {predicted.lacking()}"
 
 

@@ -132,8 +132,10 @@ def test_what_no_kernel_takes_is_explained() -> None:
     by_columns = TensorDescription(F16, cutlass.ColumnMajor, 8)
     apart = GemmKind(**{**vars(kind()), "C": by_columns})
     assert group_candidates(apart, 90) == ()
-    with pytest.raises(ArgumentError, match="there is no kernel for groups of GEMMs of this kind"):
+    with pytest.raises(ArgumentError, match="there is no kernel for groups of GEMMs of this kind") as refused:
         pick_group(apart, sizes, typical(sizes), H200)
+    assert str(refused.value).endswith(f"The kind has {apart}")
+    assert "C of cutlass.float16 in cutlass.ColumnMajor, aligned to 8 elements, D of cutlass.f" in str(apart)
 
 
 def test_rankings_are_the_same_each_time() -> None:

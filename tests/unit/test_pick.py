@@ -185,8 +185,16 @@ def test_a_problem_that_no_kernel_takes_is_explained() -> None:
     assert "must be a multiple of that, got 60. Pad the tensor with 4 columns of zeros" in str(refused.value)
     assert ranking(tnt(), 64, 64, 60, gpu=H200) == ()
     kind = described(cutlass.float_e4m3, cutlass.bfloat16, "tnt", pycutlass.MathOperation.multiply_add_fast_accum)
-    with pytest.raises(ArgumentError, match="there is no kernel for GEMMs of this kind"):
+    with pytest.raises(ArgumentError, match="there is no kernel for GEMMs of this kind") as refused:
         pick(kind, 64, 64, 64, gpu=A100)
+    assert "GemmKind" not in str(refused.value)
+    assert str(refused.value).endswith(f"The kind has {kind}")
+    assert str(kind) == (
+        "A of cutlass.float_e4m3 in cutlass.RowMajor, aligned to 16 elements, B of cutlass.float_e4m3 in "
+        "cutlass.ColumnMajor, aligned to 16 elements, C and D of cutlass.bfloat16 in cutlass.RowMajor, aligned to 8 "
+        "elements; cutlass.float_e4m3 is multiplied by cutlass.float_e4m3 (multiply_add_fast_accum), summed up in "
+        f"cutlass.float32, and the epilogue is {kind.epilogue!r}"
+    )
 
 
 @pytest.mark.parametrize(
