@@ -14,6 +14,7 @@ from pycutlass.plan import picture
 from pycutlass.plan.added import Added, Addition, check_added_type
 from pycutlass.plan.base import Plan
 from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.candidates import candidates
 from pycutlass.plan.checking import checked
 from pycutlass.plan.choices import Choices
 from pycutlass.plan.forms import lies, maker_of, new_tensor
@@ -21,7 +22,7 @@ from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_columns, check_epilogue, columns_of, decisive, is_gated, kind_of
 from pycutlass.plan.launches import Launch
-from pycutlass.plan.pick import Ranked, ranking, refused
+from pycutlass.plan.pick import Ranked, pick, ranking, refused
 from pycutlass.plan.readings import (
     batches,
     check_ports,
@@ -133,6 +134,7 @@ class Gemm(Plan[Candidate, _Size]):
         self._scalars = given_scalars(self.kind.epilogue, alpha, addition.beta, epilogue_inputs)
         check_ports(self.kind.epilogue, self.kind.D, named_inputs(epilogue_inputs), size[:2], batch or 1)
         self._choices = Choices(self.kind, size[1:], batch, self._device, self.source)
+        self._check_layouts()
         self._start()
 
     # What users ask of a plan
@@ -182,6 +184,14 @@ class Gemm(Plan[Candidate, _Size]):
         return checked(self, seed)
 
     # How it is done
+
+    def _check_layouts(self) -> None:
+        """Raise ArgumentError where C lies otherwise than D, and no kernel is for that."""
+        if self.kind.C.layout is self.kind.D.layout:
+            return
+        gpu = self._choices.gpu
+        if not candidates(self.kind, gpu.compute_capability, self._batch is not None):
+            pick(self.kind, *self._size, self._batch, gpu)  # which says so
 
     @property
     def _extent(self) -> int:

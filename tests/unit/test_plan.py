@@ -218,6 +218,17 @@ def test_a_run_is_refused_however_many_came_before() -> None:
             batched.run(A, B)
 
 
+def test_a_c_that_no_kernel_reads_beside_d_is_refused_when_the_plan_is_made() -> None:
+    c = TensorSpec((16, 4), np.float32)
+    by_columns = np.zeros((4, 16), np.float32).T
+    for out in (None, np.zeros((16, 4), np.float32)):
+        with pytest.raises(ArgumentError, match=r"there is no kernel.*C and D lie differently: pass both by rows or"):
+            pycutlass.Gemm(A, B, by_columns, beta=1, out=out)
+    with pytest.raises(ArgumentError, match="C and D lie differently"):
+        pycutlass.Gemm(A, B, c, beta=1, out=by_columns)
+    assert pycutlass.Gemm(A, B, by_columns, beta=1, out=by_columns).candidates()
+
+
 @pytest.mark.parametrize("name", ["a", "b", "c", "bias"])
 def test_what_out_overlaps_is_called_as_run_calls_it(name: str) -> None:
     square = np.ones((16, 16), np.float32)
