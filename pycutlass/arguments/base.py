@@ -185,7 +185,9 @@ class Arguments(ABC):
             )
         functor = self.operation.epilogue_functor
         if output_op is None and self._makes_partial_sums:  # the reduction has them, and asks for those without default
-            output_op = functor.epilogue_type(**{each.name: 1 for each in functor.scalar_table if each.default is None})
+            needed = (each.name for each in functor.scalar_table if each.default is None)
+            lost = (each.name for each in functor.scalar_table if functor.lost_default(each.name))
+            output_op = functor.epilogue_type(**dict.fromkeys((*needed, *lost), 1))
         return check_scalars(functor, output_op, self._batch_of_scalars)
 
     @property

@@ -200,6 +200,14 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         """The function's scalars, all of which may be in device memory."""
         return tuple(Scalar(each.name, each.default, on_device=True) for each in self.graph.of_form("scalar"))
 
+    def lost_default(self, scalar: str) -> str:
+        """Return that the default of a scalar becomes 0 in the type that is computed in; nothing where it does not."""
+        return self._lost_defaults.get(scalar, "")
+
+    @cached_property  # every launch asks
+    def _lost_defaults(self) -> dict[str, str]:
+        return function_types.lost_defaults(self.name, self.graph, self.compute)
+
     @property
     def reads_source(self) -> bool:
         """Whether C is read."""

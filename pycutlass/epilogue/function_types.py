@@ -25,6 +25,7 @@ __all__ = [
     "check_port",
     "check_types",
     "described_as",
+    "lost_defaults",
 ]
 
 _COMPUTE = ("f16", "bf16", "f32", "f64")
@@ -98,30 +99,52 @@ def check_names(name: str, graph: Graph) -> None:
 
 
 def check_constants(name: str, graph: Graph, compute: Element) -> None:
-    """Raise DescriptionError where a number of the function becomes 0 or infinite in the type that is computed in."""
+    """Raise DescriptionError where a number of the function becomes 0 or infinite in the type that is computed in.
+
+    Of a default that becomes 0, which a launch need not use, `lost_defaults` says so.
+    """
     constants = [each.data[0] for each in graph.values if each.node == "constant"]
     numbers = [(digits, "", float.fromhex(digits)) for digits in constants]
-    numbers += [(each.name, f"{each.name}=", each.default) for each in graph.inputs if each.default is not None]
+    defaults = [(each.name, each.default or 0.0) for each in graph.inputs]
+    numbers += [(scalar, f"{scalar}=", default) for scalar, default in defaults if abs(default) > 1]
     for key, called, number in numbers:
-        with np.errstate(over="ignore", under="ignore"):
-            single = np.asarray(number, np.float32)
-            kept = number if compute.short == "f64" else float(compute.round(single))
-        if not math.isfinite(number) or (kept != 0 and math.isfinite(kept)) or kept == number:
-            continue
-        place = dict(graph.places).get(key, "")
-        wider = "float64 operands with element_epilogue=cutlass.float64"
-        if math.isfinite(single) and single != 0:
-            wider = "element_epilogue=cutlass.float32"
-        has = f"{place}{name} has the number {called}{_digits(number)}, which"
-        if kept:
-            raise DescriptionError(
-                f"{has} is beyond {compute}: use a smaller one, or {wider}. It would be {kept:g} there"
-            )
-        least = 2.0 ** _LEAST_EXPONENTS.get(compute.short, -1074)
-        raise DescriptionError(
-            f"{has} becomes {kept:g} in {compute}, the type that it is computed in: use one of at least {least:.3g} in "
-            f"magnitude, or {wider}"
-        )
+        lost = _why_lost(number, compute, called)
+        if lost:
+            raise DescriptionError(f"{_place(graph, key)}{name} has the number {lost}")
+
+
+def lost_defaults(name: str, graph: Graph, compute: Element) -> dict[str, str]:
+    """Return why defaults become 0 in the type that is computed in, of scalars that have such, by their names."""
+    defaults = {each.name: each.default for each in graph.inputs if each.default is not None}
+    why = {scalar: _why_lost(default, compute, f"{scalar}=") for scalar, default in defaults.items()}
+    return {scalar: f"{_place(graph, scalar)}{name} has the number {lost}" for scalar, lost in why.items() if lost}
+
+
+def _place(graph: Graph, key: str) -> str:
+    return dict(graph.places).get(key, "")
+
+
+def _why_lost(number: float, compute: Element, called: str = "") -> str:
+    """Return that a number becomes 0 or infinite in the type that is computed in, with what to do; "" if it does not.
+
+    A scalar, which `called` begins with, may be given another number than its default.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        single = np.asarray(number, np.float32)
+        kept = number if compute.short == "f64" else float(compute.round(single))
+    if not math.isfinite(number) or (kept != 0 and math.isfinite(kept)) or kept == number:
+        return ""
+    wider = "float64 operands with element_epilogue=cutlass.float64"
+    if math.isfinite(single) and single != 0:
+        wider = "element_epilogue=cutlass.float32"
+    this = f"{called}{_digits(number)}, which"
+    if kept:
+        return f"{this} is beyond {compute}: use a smaller one, or {wider}. It would be {kept:g} there"
+    least = 2.0 ** _LEAST_EXPONENTS.get(compute.short, -1074)
+    return (
+        f"{this} becomes {kept:g} in {compute}, the type that it is computed in: {'give or use' if called else 'use'} "
+        f"one of at least {least:.3g} in magnitude, or {wider}"
+    )
 
 
 def check_bytes(name: str, scalars: int, tensors: int) -> None:

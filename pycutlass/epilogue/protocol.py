@@ -280,6 +280,10 @@ class Epilogue(ABC):
         """Return the shared memory in bytes that the epilogue takes at most beside what C and D go through."""
         return 0
 
+    def lost_default(self, scalar: str) -> str:
+        """Return that the default of a scalar becomes 0 in the type that is computed in; nothing where it does not."""
+        return ""
+
     @public
     def epilogue_type(self, *values: Any, **named: Any) -> EpilogueScalars:
         """Return the scalars of one launch, by position or by name, which pack themselves for a kernel.
@@ -313,6 +317,9 @@ class Epilogue(ABC):
         missing = [name for name in names if name not in given and defaults[name] is None]
         if missing:
             raise ArgumentError(f"{called} takes the scalars {', '.join(names)}; {missing[0]} is missing")
+        lost = next(filter(None, (self.lost_default(name) for name in names if name not in given)), "")
+        if lost:
+            raise ArgumentError(lost)
         on_device = tuple(scalar.name for scalar in self.scalar_table if scalar.on_device)
         named_values = [(name, given.get(name, defaults[name])) for name in names]
         return pack(

@@ -237,7 +237,8 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Something that the epilogue does not take, two values of one scalar, or one whose gradient would be lost.
+        Something that the epilogue does not take, two values of one scalar, one whose gradient would be lost, or a
+        default that becomes 0 in the type that is computed in.
     """
     names, known = {port.name for port in epilogue.ports}, tuple(epilogue.scalar_names)
     given = named_inputs(inputs)
@@ -262,6 +263,9 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
                 scalars.setdefault(name, usual)
         elif not is_usual(value, usual):
             raise ArgumentError(f"{name}={shown(value)} has no effect: the epilogue {epilogue!r} lacks it")
+    lost = next(filter(None, (epilogue.lost_default(name) for name in known if name not in scalars)), "")
+    if lost:
+        raise ArgumentError(lost)
     return kept_scalars(scalars, "launch")
 
 

@@ -11,11 +11,12 @@ import pytest
 from descriptions import parts
 
 import pycutlass
-from pycutlass import cutlass
+from pycutlass import GemmArguments, GemmOperationUniversal, cutlass
 from pycutlass.epilogue import EpilogueVisitTree, Scalar, fusions, rsqrt
 from pycutlass.epilogue.handles import handle_of, read_handle
-from pycutlass.errors import DescriptionError
+from pycutlass.errors import ArgumentError, DescriptionError
 
+PARALLEL = cutlass.gemm.Mode.GemmSplitKParallel
 F16, BF16, F32, F64 = cutlass.float16, cutlass.bfloat16, cutlass.float32, cutlass.float64
 
 
@@ -74,16 +75,49 @@ def test_those_that_are_meant_so_are_taken(compute: Any, number: Any) -> None:
     typed(lambda accum: accum + number, compute)
 
 
-def test_defaults_have_the_line_of_the_function() -> None:
-    def scaled(accum: Any, eps: Scalar = 1e-9) -> Any:
+def shifted(accum: Any, eps: Scalar = 1e-9, small: Scalar = -1e-10) -> Any:
+    return accum + eps + small
+
+
+def test_defaults_that_become_0_are_refused_with_their_line_where_they_are_used() -> None:
+    line = shifted.__code__.co_firstlineno
+    functor = typed(shifted, F16)
+    of_line = rf"^shifted, line {line} \(def shifted.*\): shifted has the number"
+    for given, said in (
+        ({}, "eps=1e-09, which becomes 0 in cutlass.float16.*: give or use one of at least 5.96e-08"),
+        ({"small": 2}, "eps=1e-09, which becomes 0"),
+        ({"eps": 0.5}, "small=-1e-10, which becomes -0 in cutlass.float16"),
+    ):
+        with pytest.raises(ArgumentError, match=f"{of_line} {said}"):
+            functor.epilogue_type(**given)
+    assert functor.epilogue_type(eps=0.5, small=2).values == (0.5, 2.0)
+    assert functor.epilogue_type(eps=1e-9, small=2).values == (1e-9, 2.0)  # who gives it means it
+    assert typed(shifted, F32).epilogue_type().values == (1e-9, -1e-10)
+
+
+def test_arguments_refuse_such_defaults() -> None:
+    functor = pycutlass.epilogue_function(shifted)(F16, 8, F32, F16)
+    operation = GemmOperationUniversal(**parts("f16", tile=(64, 64, 32)) | {"epilogue_functor": functor})
+    a, b, out = np.ones((64, 64), np.float16), np.ones((64, 64), np.float16, "F"), np.zeros((64, 64), np.float16)
+    with pytest.raises(ArgumentError, match="eps=1e-09, which becomes 0"):
+        GemmArguments(operation, (64, 64, 64), a, b, None, out)
+    given = GemmArguments(operation, (64, 64, 64), a, b, None, out, output_op=operation.epilogue_type(0.5, 2))
+    operation.run(given)
+    given.sync()
+    assert np.all(out == 66.5)
+    GemmArguments(operation, (64, 64, 64), a, b, gemm_mode=PARALLEL, split_k_slices=2)  # sums, which have no scalars
+
+
+def test_plans_and_products_refuse_such_defaults() -> None:
+    @pycutlass.epilogue_function
+    def tiny(accum: Any, eps: Scalar = 1e-60) -> Any:
         return accum + eps
 
-    line = scaled.__code__.co_firstlineno
-    said = (
-        rf"^scaled, line {line} \(def scaled.*\): scaled has the number eps=1e-09, which becomes 0 in cutlass.float16"
-    )
-    with pytest.raises(DescriptionError, match=said):
-        typed(scaled, F16)
+    a = np.ones((8, 8), np.float32)
+    for call in (pycutlass.Gemm, pycutlass.matmul):
+        with pytest.raises(ArgumentError, match=r"tiny has the number eps=1e-60, which becomes 0 in cutlass\.float32"):
+            call(a, a, epilogue=tiny)
+    assert np.all(pycutlass.matmul(a, a, epilogue=tiny, epilogue_inputs={"eps": 2}) == 10)
 
 
 class Normed(EpilogueVisitTree):
