@@ -19,7 +19,7 @@ from pycutlass.epilogue.scalars import EpilogueLayout, check_scalars
 from pycutlass.errors import NotCompiledError, PyCutlassError
 from pycutlass.library import TensorDescription
 from pycutlass.operands import LARGEST_EXTENT, say_without_gradient
-from pycutlass.operands.conv_operand import ConvOperand
+from pycutlass.operands.conv_operand import ConvOperand, is_ambiguous
 from pycutlass.operation import GemmOperationUniversal, Operation
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.grouped import GemmOperationGrouped
@@ -212,11 +212,15 @@ class PreparedGemm(PreparedKernel):
 
 
 class KnownConvolution(NamedTuple):
-    """A problem that an operation supports, as it is launched, and what makes calls for ordinary tensors, or None."""
+    """A problem that an operation supports, as it is launched, and what makes calls for ordinary tensors, or None.
+
+    Where the extents of an operand are ambiguous, that is for tensors of torch: of others it would go by strides.
+    """
 
     size: _core.Conv2dProblemSize
     split_k_slices: int
     make: Callable[..., Any]
+    is_ambiguous: bool
 
 
 class PreparedConvolutions(PreparedKernel):
@@ -239,7 +243,8 @@ class PreparedConvolutions(PreparedKernel):
         prepared = _core.PreparedConv2d(
             **self._shared, places=places, problem_size=size, split_k_mode=mode, takes_bias=takes_bias
         )
-        self.problems.keep(size, mode, KnownConvolution(size, size.split_k_slices, prepared.make))
+        either = any(is_ambiguous(each.extent) for each in wanted)
+        self.problems.keep(size, mode, KnownConvolution(size, size.split_k_slices, prepared.make, either))
 
 
 class PreparedGrouped(PreparedKernel):

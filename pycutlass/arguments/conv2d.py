@@ -16,6 +16,7 @@ from pycutlass.arguments.given import check_operation, check_source, refuse_unkn
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.epilogue import EpilogueScalars, Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.imported import is_of
 from pycutlass.kernel import KnownConvolution, PreparedConvolutions, prepared_on
 from pycutlass.launch import DeviceLaunch
 from pycutlass.launch.conv2d import Conv2dProblem
@@ -71,10 +72,11 @@ class Conv2dArguments(Arguments):
         without products are zero.
     A, B, C, D : tensor
         Activation (N, H, W, C), filter (K, R, S, C) and output (N, P, Q, K), or their gradients, as the operation's
-        kind says. Tensors of torch may have these shapes, or (N, C, H, W) and (K, C, R, S) in ``channels_last``; slices
-        of channels are taken without a copy. Flat tensors and device pointers are packed. numpy arrays are copied to
-        the GPU here, and D comes back with `sync`. `C` may be None where beta is 0, may be D itself, and may be a bias
-        of one element for each channel of D. Interleaved kernels read B as `pycutlass.reorder_filter` returns it.
+        kind says. Tensors of torch may have these shapes, or (N, C, H, W) and (K, C, R, S) in ``channels_last``, which
+        they have where both are the same numbers, as no other array has then; slices of channels are taken without a
+        copy. Flat tensors and device pointers are packed. numpy arrays are copied to the GPU here, and D comes back
+        with `sync`. `C` may be None where beta is 0, may be D itself, and may be a bias of one element for each channel
+        of D. Interleaved kernels read B as `pycutlass.reorder_filter` returns it.
     output_op : EpilogueScalars, optional
         ``operation.epilogue_type(alpha, beta)``; by default alpha=1 and beta=0; passing C then raises.
         ``SplitKMode.Parallel`` leaves C, D and the scalars to the reduction.
@@ -186,8 +188,8 @@ class Conv2dArguments(Arguments):
         prepared: tuple[PreparedConvolutions, ...] = operation._prepared
         for each in prepared:
             found: KnownConvolution | None = each.problems.find(*size)
-            if found is None:
-                continue
+            if found is None or (found.is_ambiguous and not is_of(tensors[3], "torch", "Tensor")):
+                continue  # all tensors of a call are of one library
             made = DeviceLaunch.of(operation, each, found.make, tensors, output_op, (bias,))
             if made is None:
                 continue

@@ -10,7 +10,7 @@ from pycutlass.operands.operand import Matrix
 from pycutlass.operands.refusals import rule_of
 from pycutlass.tensor import TensorView
 
-__all__ = ["ConvOperand", "Extent"]
+__all__ = ["ConvOperand", "Extent", "is_ambiguous"]
 
 Extent = tuple[int, int, int, int]
 
@@ -61,8 +61,11 @@ class ConvOperand:
 
     def check(self, view: TensorView) -> tuple[Matrix, str]:
         """Return a tensor as this operand, and the name of the rule that it breaks; an empty one where it fits."""
-        of_torch = view.library == "torch"
-        ld, step, broken = self.rule.check(view.pointer, view.shape, view.strides, self.extent, of_torch)
+        shape, strides, of_torch = view.shape, view.strides, view.library == "torch"
+        if not of_torch and is_ambiguous(self.extent) and shape == self.extent and strides is not None:
+            # In either order: it is (N, H, W, C), and the rule keeps to one order where that is torch's.
+            shape, strides, of_torch = _channels_first(shape), _channels_first(strides), True
+        ld, step, broken = self.rule.check(view.pointer, shape, strides, self.extent, of_torch)
         return replace(self._matrix(view), ld=ld, batch_stride=step), broken
 
     def _matrix(self, view: TensorView) -> Matrix:
@@ -71,3 +74,14 @@ class ConvOperand:
         if self.description.layout is _core.TensorNC32HW32:
             return Matrix(self.name, self.description, view, h * w, c, 0, n)
         return Matrix(self.name, self.description, view, n * h * w, c, 0)
+
+
+def is_ambiguous(extent: Extent) -> bool:
+    """Return whether (N, H, W, C) and (N, C, H, W) are the same numbers, so that strides alone tell them apart."""
+    return extent[1] == extent[2] == extent[3]
+
+
+def _channels_first(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what there is for each axis of (N, H, W, C), as (N, C, H, W)."""
+    n, h, w, c = axes
+    return n, c, h, w

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pycutlass.errors import ArgumentError, PyCutlassError
 from pycutlass.operands.checks import check_dtype
-from pycutlass.operands.conv_operand import ConvOperand
+from pycutlass.operands.conv_operand import ConvOperand, is_ambiguous
 from pycutlass.operands.operand import Matrix
 from pycutlass.operands.refusals import refusal
 from pycutlass.operands.vector_refusals import otherwise
@@ -62,6 +62,8 @@ def _pixels(wanted: ConvOperand, operand: Matrix) -> str:
         # An array that may be (N, H, W, C) is that.
         moved = name if shape == wanted.extent or is_target(name) else f"{name}.transpose(0, 2, 3, 1)"
         remedy = laid_out(moved, view.library, wanted.extent, True)
+        if _turns(wanted, view):
+            remedy = f"{remedy}. If its dimensions are (N, C, H, W), pass {name}.transpose(0, 2, 3, 1)"
         return f"operand {name} must be packed pixel by pixel, with channels adjacent; {found}. To fix it, {remedy}."
     if shape != (n, c, h, w):
         remedy = laid_out(name, view.library, wanted.extent, True)
@@ -77,6 +79,13 @@ def _pixels(wanted: ConvOperand, operand: Matrix) -> str:
         f"operand {name} must be in torch's channels_last memory format; {found}. Pass "
         f"{name}.contiguous(memory_format=torch.channels_last).{either}"
     )
+
+
+def _turns(wanted: ConvOperand, view: TensorView) -> bool:
+    """Return whether an array that was read as (N, H, W, C) lies well as (N, C, H, W), of the same extents."""
+    if view.library not in ("numpy", "cupy") or _shape(view) != wanted.extent or not is_ambiguous(wanted.extent):
+        return False
+    return wanted.rule.check(view.pointer, view.shape, view.strides, wanted.extent, True)[2] != "pixels"
 
 
 def _no_elements(wanted: ConvOperand, operand: Matrix) -> str:

@@ -5,8 +5,8 @@ may be larger than the number of channels, as in a slice of the channels of anot
 channels are batches of interleaved matrices.
 
 Which dimension is which is told by the extents, for torch first in the order (N, C, H, W) that its convolutions use,
-for everyone else first in the order (N, H, W, C). Where both orders fit (C = H = W), the strides decide; a torch tensor
-whose strides could mean either is refused.
+for everyone else first in the order (N, H, W, C). Where both orders fit (C = H = W), it is the first of them, and what
+does not lie so is refused: by its strides alone, images would be taken for others.
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.arguments import Conv2dArguments, ReductionArguments
+from pycutlass.operands.conv_operand import is_ambiguous
 from pycutlass.plan.conv_candidate import GROUPED_PORTS, Conv2dCandidate
 from pycutlass.plan.conv_problem import extents_of
 from pycutlass.plan.launches import PlanLaunch, workspace_of
-from pycutlass.plan.pixels import checked_step, is_ambiguous, matrix_of_filters, matrix_of_pixels, rank_of
+from pycutlass.plan.pixels import checked_step, matrix_of_filters, matrix_of_pixels, rank_of
 from pycutlass.tensor import wrap
 
 __all__ = ["Conv2dLaunch"]
@@ -56,7 +57,7 @@ class Conv2dLaunch(PlanLaunch):
         self._candidate = candidate
         self._groups = problem.groups if candidate.is_by_group else 1
         direction = candidate.operation.conv_kind
-        # Arguments take either order of dimensions where the extents fit; here each library has its own.
+        # Arguments take either order of dimensions where one alone fits; here each library has its own.
         self._is_ambiguous = any(map(is_ambiguous, extents_of(direction, problem)))
         _check_orders(tensors)
         size = candidate.size(problem)

@@ -17,7 +17,6 @@ __all__ = [
     "checked_step",
     "copied_pixels",
     "extent_of",
-    "is_ambiguous",
     "matrix_of_filters",
     "matrix_of_pixels",
     "new_pixels",
@@ -96,11 +95,6 @@ def aligned(view: TensorView, bits: int, channels: int, step: int, pixels: int) 
     while alignment > 1 and (any(each % alignment for each in steps) or view.pointer % max(1, alignment * bits // 8)):
         alignment //= 2
     return alignment
-
-
-def is_ambiguous(extent: Extent) -> bool:
-    """Return whether (N, H, W, C) and (N, C, H, W) are the same numbers, so that strides alone tell them apart."""
-    return extent[1] == extent[2] == extent[3]
 
 
 def as_pixels(tensor: Any, view: TensorView) -> Any:

@@ -20,7 +20,7 @@ from pycutlass.operation.conv2d_support import port_operand_of as conv_port_of
 from pycutlass.plan.forms import copied
 from pycutlass.plan.group import Group
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.pixels import copied_pixels, pixel_step
+from pycutlass.plan.pixels import copied_pixels
 from pycutlass.plan.readings import check_port
 from pycutlass.plan.stacks import Product
 from pycutlass.spec import view_of
@@ -209,11 +209,6 @@ def _pixels_if_needed(
         strides = of_images, of_channels, of_rows, of_pixels
 
     def check(given: Any) -> None:
-        if view.library != "torch" and pixel_step(wanted.name, given) is None:
-            raise ArgumentError(  # kernels would take it for images of torch, where both have the same extents
-                f"{wanted.name} of shape {shape} has strides {given.strides}, and channels, its last axis, must be "
-                f"adjacent"
-            )
         conv_tensor_of(wanted, given)
 
     packed = replace(view, pointer=0, strides=strides)

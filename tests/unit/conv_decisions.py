@@ -79,12 +79,9 @@ def _pixel_step(view: TensorView, extent: Extent) -> int | str:
     fitting = [order for order in orders if len(shape) == 4 and tuple(shape[axis] for axis in order) == extent]
     if not fitting:
         return "extents"
-    # A torch tensor that may be (N, C, H, W) is that: were another order tried, its default format would be misread.
-    for order in fitting[:1] if view.library == "torch" else fitting:
-        step = _step(extent, tuple(strides[axis] for axis in order))
-        if step is not None:
-            return step
-    return "pixels"
+    # What may be in the order of its library is that: were the other order tried, its memory would be misread.
+    step = _step(extent, tuple(strides[axis] for axis in fitting[0]))
+    return "pixels" if step is None else step
 
 
 def _step(extent: Extent, strides: tuple[int, ...]) -> int | None:

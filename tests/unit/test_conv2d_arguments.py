@@ -268,19 +268,30 @@ def test_the_remedies_for_memory_formats_work():
         np.testing.assert_allclose(D, torch_convolution(fprop, p, A, B), rtol=1e-4, atol=1e-3)
 
 
-def test_a_cube_says_which_order_it_has_by_its_strides():
+def test_a_cube_has_the_order_of_its_library():
     operation, p = SIMT[fprop], size(H=8, W=8, C=8)
     A, B, _, D = tensors(operation, p)
     expected = torch_convolution(fprop, p, A, B)
     channels_last = torch.from_numpy(A).permute(0, 3, 1, 2)
-    # NumPy's (N, H, W, C), its (N, C, H, W) with channels adjacent, and torch's channels_last.
-    for x in (A, A.transpose(0, 3, 1, 2), channels_last):
+    for x in (A, channels_last):
         D[...] = np.nan
         operation.run(Conv2dArguments(operation, p, x, B, None, D))
         np.testing.assert_allclose(D, expected, rtol=1e-4, atol=1e-3)
     # A contiguous cube of torch may be (N, C, H, W) in the default format, or (N, H, W, C).
     with pytest.raises(ArgumentError, match=r"channels_last.*If its dimensions are \(N, H, W, C\), pass A.permute"):
         Conv2dArguments(operation, p, torch.from_numpy(A), B, None, D)
+    # And one of NumPy whose second axis is adjacent (N, H, W, C), or (N, C, H, W) with adjacent channels.
+    other, arguments = A.transpose(0, 3, 1, 2), Conv2dArguments(operation, p, A, B, None, D)
+    rule = r"operand A must be packed pixel by pixel.*pass np.ascontiguousarray\(A\)"
+    either = r"\. If its dimensions are \(N, C, H, W\), pass A.transpose\(0, 2, 3, 1\)\.$"
+    for refused in (lambda: Conv2dArguments(operation, p, other, B, None, D), lambda: arguments.update(A=other)):
+        with pytest.raises(ArgumentError, match=rule + either):
+            refused()
+    with pytest.raises(ArgumentError, match=rule + r"\.$"):  # which it is in neither order
+        Conv2dArguments(operation, p, A.transpose(0, 2, 3, 1), B, None, D)
+    for remedy, meant in ((np.ascontiguousarray(other), other), (other.transpose(0, 2, 3, 1), A)):
+        operation.run(Conv2dArguments(operation, p, remedy, B, None, D))
+        np.testing.assert_allclose(D, torch_convolution(fprop, p, meant, B), rtol=1e-4, atol=1e-3)
 
 
 # The problem of two tensors

@@ -268,7 +268,14 @@ def test_images_of_numpy_that_have_equal_extents_are_not_taken_for_those_of_torc
     given = {"padding": 1, "epilogue": of_images}
     bias = drawn(8)
     expected = pycutlass.conv2d(x, w, **given, epilogue_inputs={"bias": bias, "residual": residual})
-    with pytest.raises(ArgumentError, match=r"channels, its last axis, must be adjacent.*With allow_copy=True"):
+    with pytest.raises(ArgumentError, match=r"with channels adjacent.*With allow_copy=True"):
         pycutlass.conv2d(x, w, **given, epilogue_inputs={"bias": bias, "residual": other})
     made = pycutlass.conv2d(x, w, **given, epilogue_inputs={"bias": bias, "residual": other}, allow_copy=True)
     assert np.array_equal(made, expected)
+    plan = pycutlass.Conv2d(x, w, **given, epilogue_inputs={"bias": bias})
+    for _ in range(2):  # made, and with other tensors
+        with pytest.raises(ArgumentError, match=r"residual must be packed pixel by pixel"):
+            plan.run(x, w, epilogue_inputs={"bias": bias, "residual": other})
+        assert np.array_equal(plan.run(x, w, epilogue_inputs={"bias": bias, "residual": residual}), expected)
+    with pytest.raises(ArgumentError, match=r"residual must be packed pixel by pixel"):
+        pycutlass.Conv2d(x, w, **given, epilogue_inputs={"bias": bias, "residual": other})

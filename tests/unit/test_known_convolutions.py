@@ -235,3 +235,36 @@ assert vars(arguments) == before
         "C is given without output_op",
         "operation of Conv2dArguments cannot b",
     ]
+
+
+def test_arrays_of_equal_extents_are_looked_at_also_where_tensors_of_torch_are_not() -> None:
+    """C++ would take those of cupy whose second axis is adjacent for (N, C, H, W)."""
+    program = """
+size = pycutlass.cutlass.conv.Conv2dProblemSize(N=2, H=3, W=3, C=3, K=5, R=1, S=1)
+
+def of_cupy(values, lies_otherwise=False):
+    array = Array(0, np.ascontiguousarray(values.transpose(0, 2, 3, 1)) if lies_otherwise else values)
+    if lies_otherwise:
+        array.shape, array.strides = ([each[axis] for axis in (0, 3, 1, 2)] for each in (array.shape, array.strides))
+        array.shape, array.strides = tuple(array.shape), tuple(array.strides)
+    return array
+
+values = [np.random.randint(-4, 5, shape).astype(np.float32) for shape in ((2, 3, 3, 3), (5, 1, 1, 3))]
+given = lambda make: (*map(make, values), None, make(np.zeros((2, 3, 3, 5), np.float32)))
+met = problems()[0] + 1
+assert not is_ordinary(made(operation, size, *given(there))) and problems() == [met]
+assert is_ordinary(made(operation, size, *given(there)))
+A, B, _, D = given(of_cupy)
+arguments = made(operation, size, A, B, None, D)
+assert not is_ordinary(arguments)
+operation.run(arguments)
+arguments.sync()
+assert np.array_equal(D.now(), np.einsum("nhwc,kc->nhwk", values[0], values[1][:, 0, 0]))
+other = of_cupy(values[0], True)
+for refused in (lambda: made(operation, size, other, B, None, D), lambda: arguments.update(A=other)):
+    try:
+        refused()
+    except pycutlass.errors.ArgumentError as error:
+        print(str(error)[:42])
+"""
+    assert fake_gpu.run(_LAUNCHES + program).splitlines() == ["operand A must be packed pixel by pixel, w"] * 2
