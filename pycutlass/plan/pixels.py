@@ -13,6 +13,7 @@ from pycutlass.tensor import TensorView, wrap
 __all__ = [
     "aligned",
     "as_pixels",
+    "can_be_copied",
     "check_shape",
     "checked_step",
     "copied_pixels",
@@ -22,6 +23,7 @@ __all__ = [
     "new_pixels",
     "pixel_step",
     "rank_of",
+    "through_cupy",
 ]
 
 _ACCESS = 16  # bytes of the widest access of a kernel
@@ -72,12 +74,25 @@ def checked_step(name: str, view: TensorView) -> int:
             f"{what}, torch's memory format channels_last: pass {name}.to(memory_format=torch.channels_last), or "
             f"allow_copy=True"
         )
+    if view.library == "dlpack":
+        raise ArgumentError(f"{what} and evenly spaced pixels of (N, H, W, C): {_of_dlpack(name, view)}")
     module = {"cupy": "cupy"}.get(view.library, "np")
     remedy = {"spec": "leave the strides out"}.get(view.library, f"pass {module}.ascontiguousarray({name})")
     raise ArgumentError(
         f"{what} and evenly spaced pixels of (N, H, W, C): {remedy}, or allow_copy=True; if it is (N, C, H, W), "
         f"transpose it to (0, 2, 3, 1) first"
     )
+
+
+def _of_dlpack(name: str, view: TensorView) -> str:
+    """Return what serves in the place of images whose library is known by DLPack alone, and does not copy them."""
+    if name == "out":
+        return "nothing is written back by a library that is known by DLPack alone: pass an out that lies so"
+    module = "np" if can_be_copied(view) else "cupy"
+    turned = f"if it is (N, C, H, W), pass {module}.from_dlpack({name}).transpose(0, 2, 3, 1)"
+    if can_be_copied(view):
+        return f"pass np.ascontiguousarray(np.from_dlpack({name})), or allow_copy=True; {turned}"
+    return f"a library that is known by DLPack alone copies nothing: pass {through_cupy(name)}; {turned}"
 
 
 def check_shape(name: str, view: TensorView, extent: Extent) -> None:
@@ -108,14 +123,24 @@ def new_pixels(like: Any, view: TensorView, extent: tuple[int, ...], dtype_name:
 
 
 def copied_pixels(name: str, tensor: Any, view: TensorView) -> Any:
-    """Return a packed copy of images, or raise where their library is known by DLPack alone."""
-    if view.library in ("torch", "cupy", "numpy"):
+    """Return a packed copy of images, or raise where nothing copies them."""
+    if can_be_copied(view):
         made = new_pixels(tensor, view, extent_of(name, view), str(view.dtype_name))
-        made[...] = tensor
+        made[...] = view.owner[0] if view.library == "dlpack" else tensor
         return made
     raise ArgumentError(
-        f"{name} cannot be copied by its library, which is known by DLPack alone: pass torch.from_dlpack({name})"
+        f"{name} cannot be copied by its library, which is known by DLPack alone: pass {through_cupy(name)}"
     )
+
+
+def can_be_copied(view: TensorView) -> bool:
+    """Return whether a tensor can be copied: of a library that is known by DLPack alone NumPy does so, on the host."""
+    return view.library in ("torch", "cupy", "numpy") or (view.library == "dlpack" and view.device is None)
+
+
+def through_cupy(name: str) -> str:
+    """Return code that makes a packed copy of a tensor of which there is DLPack alone, in the same order."""
+    return f'cupy.array(cupy.from_dlpack({name}), order="C")'
 
 
 def matrix_of_pixels(name: str, tensor: Any, view: TensorView) -> Any:

@@ -20,7 +20,7 @@ from pycutlass.operation.conv2d_support import port_operand_of as conv_port_of
 from pycutlass.plan.forms import copied
 from pycutlass.plan.group import Group
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.pixels import copied_pixels
+from pycutlass.plan.pixels import can_be_copied, copied_pixels, through_cupy
 from pycutlass.plan.readings import check_port
 from pycutlass.plan.stacks import Product
 from pycutlass.spec import view_of
@@ -190,7 +190,9 @@ def _packed_if_needed(name: str, tensor: Any, check: _Check, by_columns: bool, a
     def copy() -> Any:
         return copied(name, tensor, view, shape, by_rows)
 
-    return _taken(tensor, check, stand_in, copy, allow_copy)
+    packed = "clone(memory_format=torch.contiguous_format)"
+    packed = f"torch.from_dlpack({name}).{packed if by_rows else f'mT.{packed}.mT'}"
+    return _taken(tensor, check, stand_in, copy, allow_copy, _remedy(view, packed))
 
 
 def _pixels_if_needed(
@@ -211,8 +213,11 @@ def _pixels_if_needed(
     def check(given: Any) -> None:
         conv_tensor_of(wanted, given)
 
-    packed = replace(view, pointer=0, strides=strides)
-    made = _taken(view, check, lambda: packed, lambda: copied_pixels(wanted.name, tensor, view), allow_copy)
+    def copy() -> Any:
+        return copied_pixels(wanted.name, tensor, view)
+
+    packed, remedy = replace(view, pointer=0, strides=strides), _remedy(view, through_cupy(wanted.name))
+    made = _taken(view, check, lambda: packed, copy, allow_copy, remedy)
     return tensor if made is view else made
 
 
@@ -232,8 +237,17 @@ def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def _taken(given: Any, check: _Check, stand_in: Callable[[], Any], copy: Callable[[], Any], allow_copy: bool) -> Any:
-    """Return what is given where it passes a check, or where its copy alone does, that copy, or say that it may be one.
+def _remedy(view: TensorView, packed: str) -> str:
+    """Return what to do about a tensor that has to be copied; `packed` does so where DLPack is all there is."""
+    if can_be_copied(view):
+        return "With allow_copy=True it is copied"
+    return f"Its library is known by DLPack alone and copies nothing: pass {packed}"
+
+
+def _taken(
+    given: Any, check: _Check, stand_in: Callable[[], Any], copy: Callable[[], Any], allow_copy: bool, remedy: str
+) -> Any:
+    """Return what is given where it passes a check, or where its copy alone does, that copy, or say the remedy.
 
     What a copy does not mend is returned as it is: a launch says what is wrong with it.
     """
@@ -247,7 +261,7 @@ def _taken(given: Any, check: _Check, stand_in: Callable[[], Any], copy: Callabl
         if allow_copy:
             return copy()
         kind = AlignmentError if isinstance(error, AlignmentError) else ArgumentError
-        raise kind(f"{str(error).rstrip('.')}. With allow_copy=True it is copied.") from None
+        raise kind(f"{str(error).rstrip('.')}. {remedy}.") from None
     except PyCutlassError:
         return given
     return given

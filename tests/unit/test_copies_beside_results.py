@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 import pycutlass
 from pycutlass.epilogue import Column, PerBatch, Row, Tensor
 from pycutlass.errors import AlignmentError, ArgumentError
+from pycutlass.spec import view_of
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
@@ -152,6 +154,66 @@ def test_of_a_library_that_is_known_by_dlpack_alone() -> None:
     np.testing.assert_array_equal(got, A @ B + given["bias"] + given["residual"])
     with pytest.raises(ArgumentError, match=REMEDY):
         pycutlass.matmul(A, B, epilogue=of_images, epilogue_inputs=inputs)
+
+
+@pytest.mark.parametrize("allow_copy", [False, True])
+def test_what_is_known_by_dlpack_alone_on_a_gpu_is_copied_by_another_library(
+    allow_copy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing here copies it: the remedy is code that does."""
+
+    def on_gpu(name: str, tensor: Any) -> Any:
+        view = view_of(name, tensor)
+        return replace(view, device=0) if view.library == "dlpack" else view
+
+    def followed(call: Any, residual: Any, rule: str) -> Any:
+        with pytest.raises(ArgumentError, match=rf"{rule}.* DLPack alone.*pass (torch|cupy)\.") as refused:
+            call(residual)
+        assert "allow_copy" not in str(refused.value)
+        code = str(refused.value).rpartition(": pass ")[2].rstrip(".").split("; if it is")[0]
+        return call(eval(code, {"torch": torch, "cupy": np, "residual": residual, "x": residual}))
+
+    monkeypatch.setattr("pycutlass.plan.port_copies.view_of", on_gpu)
+    monkeypatch.setattr("pycutlass.plan.conv_call.wrap", on_gpu)
+    bias, residual = drawn(16), drawn(4, 16)
+
+    def product(residual: Any, **how: Any) -> Any:
+        inputs = {"bias": bias, "residual": residual}
+        return pycutlass.matmul(A, B, epilogue=of_images, epilogue_inputs=inputs, allow_copy=allow_copy, **how)
+
+    expected = A @ B + bias + residual
+    given = _OfDlpack(torch.from_numpy(spread(residual)))
+    np.testing.assert_array_equal(followed(product, given, "residual"), expected)
+    out = turned(np.zeros((4, 16), np.float32))
+    np.testing.assert_array_equal(followed(lambda each: product(each, out=out), given, "residual"), expected)
+
+    x, w, images, bias = drawn(2, 5, 6, 8), drawn(4, 3, 3, 8), drawn(2, 5, 6, 4), drawn(4)
+    expected = pycutlass.conv2d(x, w, padding=1) + bias + images
+
+    def convolution(residual: Any) -> Any:
+        inputs = {"bias": bias, "residual": residual}
+        how = {"epilogue": of_images, "epilogue_inputs": inputs, "allow_copy": allow_copy}
+        return pycutlass.conv2d(x, w, padding=1, **how)
+
+    given = _OfDlpack(torch.from_numpy(turned(images)))
+    np.testing.assert_array_equal(followed(convolution, given, "residual"), expected)
+    expected = pycutlass.conv2d(x, w)
+    got = followed(lambda x: pycutlass.conv2d(x, w, allow_copy=allow_copy), _OfDlpack(torch.from_numpy(turned(x))), "x")
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_images_in_host_memory_of_a_library_that_is_known_by_dlpack_alone() -> None:
+    x, w = drawn(2, 5, 6, 8), drawn(4, 3, 3, 8)
+    given, expected = _OfDlpack(torch.from_numpy(turned(x))), pycutlass.conv2d(x, w)
+    with pytest.raises(ArgumentError, match=r"pass np\.ascontiguousarray\(np\.from_dlpack\(x\)\), or allow_copy=True"):
+        pycutlass.conv2d(given, w)
+    np.testing.assert_array_equal(pycutlass.conv2d(np.ascontiguousarray(np.from_dlpack(given)), w), expected)
+    np.testing.assert_array_equal(pycutlass.conv2d(given, w, allow_copy=True), expected)
+    out = _OfDlpack(torch.from_numpy(turned(np.zeros((2, 3, 4, 4), np.float32))))
+    for allow_copy in (False, True):
+        with pytest.raises(ArgumentError, match=r"nothing is written back .* pass an out that lies so") as refused:
+            pycutlass.conv2d(x, w, out=out, allow_copy=allow_copy)
+        assert "or allow_copy" not in str(refused.value)
 
 
 def test_one_that_requires_a_gradient_is_refused() -> None:
