@@ -190,7 +190,9 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     Returns
     -------
     Partition
-        On tensors of a GPU its regions run the library's kernels; elsewhere they compute as before. Groups of products
+        On tensors of a GPU its regions run the library's kernels; elsewhere they compute as before. Where the partition
+        names an ``sm`` whose GPUs do not run them, such as 90 of kernels for sm_80, the log says so: each kernel runs
+        on GPUs of its major version alone. Groups of products
         run as they were in the model, and the log names them. What `torch.export` makes of it on tensors of a GPU
         carries the library.
 
@@ -212,16 +214,18 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     library = load_library(path)
     carried = embedded(path)
     _say_left_out(partitioned, f"{Path(path).name} has no kernel for")
+    _say_other_gpu(partitioned, library)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about torch
         graph = deepcopy(partitioned.graph)
     made = Partition(partitioned, graph)
     made.meta.update(partitioned.meta)
     nn.Module.train(made, partitioned.training)
+    sm = partitioned.options.sm
     for region in partitioned.regions:
         given: Any = partitioned.get_submodule(region.name)
         is_group = region.kind == "grouped"
-        fused = given.fused if is_group else _with(_kernel_of(library, region, carried), given.fused)
+        fused = given.fused if is_group else _with(_kernel_of(library, region, carried, sm), given.fused)
         module = RegionModule(region, fused, given.plain)
         if is_group:
             module.fused = given.plain  # which needs no compiler
@@ -240,6 +244,34 @@ def _say_left_out(partitioned: Partition, what: str) -> None:
             what,
             ", ".join(groups),
         )
+
+
+def _say_other_gpu(partitioned: Partition, library: LoadedLibrary) -> None:
+    """Write into the log that GPUs of the `sm` that a partition names do not run a library's kernels."""
+    sm = partitioned.options.sm
+    if others := _targets_other_than(sm, library):
+        logger.warning(
+            "%s has kernels for %s, and the model was partitioned with sm=%d: such GPUs do not run them, and launches "
+            'there will be refused. For those, build it again with pycutlass.pytorch.build(partitioned, {"sm": %d})',
+            library.path.name,
+            others,
+            sm,
+            sm,
+        )
+
+
+def _targets_other_than(sm: int | None, library: LoadedLibrary) -> str:
+    """Return the targets of a library whose kernels do not run on GPUs of `sm`; none where that is not named."""
+    targets = {each for plan in library.values() for each in plan.target.split(", ")}
+    return "" if sm is None else ", ".join(sorted(each for each in targets if not _runs(each, sm)))
+
+
+def _runs(target: str, sm: int) -> bool:
+    """Return whether GPUs of `sm` run kernels for a target: of its major version, and "a" of just its own."""
+    number = target.removeprefix("sm_")
+    if not number.isdigit():
+        return int(number[:-1]) == sm
+    return int(number) // 10 == sm // 10 and int(number) <= sm
 
 
 def plan_name(region: Region) -> str:
@@ -294,13 +326,15 @@ def _with_rows(problem: Any, plan: Gemm | Conv2d, rows: int) -> Any:
     return replace(problem, m=rows)
 
 
-def _kernel_of(library: LoadedLibrary, region: Region, carried: Embedded) -> LibraryKernel:
+def _kernel_of(library: LoadedLibrary, region: Region, carried: Embedded, sm: int | None) -> LibraryKernel:
     name = plan_name(region)
     if name not in library:
+        others = _targets_other_than(sm, library)
+        of_gpu = f" Its kernels are for {others}, and the partition is for sm={sm}." if others else ""
         raise ArgumentError(
             f"{library.path.name} has no kernel for {region}: it was built of another model, for other sizes, with "
-            f"other options, or with another setting of TF32 in torch. Build it again with pycutlass.pytorch.build: of "
-            f"a partition with dynamic=True, for any number of rows"
+            f"other options, or with another setting of TF32 in torch.{of_gpu} Build it again with "
+            f"pycutlass.pytorch.build: of a partition with dynamic=True, for any number of rows"
         )
     [plan] = [each for each in library.manifest["plans"] if each["name"] == name]
     return LibraryKernel(

@@ -6,6 +6,8 @@ The library is a stand-in that computes on the host; tests/compile has a real on
 from __future__ import annotations
 
 import functools
+import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +57,8 @@ def built(monkeypatch) -> Built:
 
 class Plan:
     """A plan of a library on the host: it computes by the operator's meaning, of tensors by name."""
+
+    target = "sm_80"
 
     def __init__(self, region: Any, described: Any) -> None:
         self._region, self._described, self.runs = region, described, 0
@@ -357,6 +361,32 @@ def test_a_library_of_another_model_is_refused(built, monkeypatch):
     monkeypatch.setattr(libraries, "load_library", lambda path: library)
     with pytest.raises(ArgumentError, match=r"kernels.so has no kernel for pycutlass_0.*Build it again"):
         pycutlass.pytorch.load("kernels.so", model)
+
+
+@pytest.mark.parametrize(("target", "sm", "others"), [
+    ("sm_80", 80, ""), ("sm_80", 86, ""), ("sm_90, sm_90a", 90, ""), ("sm_80", None, ""),
+    ("sm_80", 90, "sm_80"), ("sm_86", 80, "sm_86"), ("sm_90a", 80, "sm_90a"), ("sm_90, sm_90a", 91, "sm_90a"),
+])  # fmt: skip
+def test_kernels_for_another_gpu_than_the_partition_names_are_told_when_they_are_loaded(
+    built, monkeypatch, caplog, target, sm, others
+):
+    """A library may be built for another GPU than the one that gains were predicted for."""
+    model = layers(sm=sm)
+    pycutlass.pytorch.build(model, {"sm": 80})
+    library = Library(model, built.plans)
+    monkeypatch.setattr(libraries, "load_library", lambda path: library)
+    monkeypatch.setattr(Plan, "target", target)
+    with caplog.at_level(logging.WARNING, "pycutlass"):
+        pycutlass.pytorch.load("kernels.so", model)
+    rule = rf"kernels\.so has kernels for {others}, and the model was partitioned with sm={sm}: .*\"sm\": {sm}"
+    assert bool(re.search(rule, caplog.text)) == bool(others)
+    assert ("was partitioned with" in caplog.text) == bool(others)
+    library.clear()
+    other, _ = everything(sm=sm)
+    library["another"] = SimpleNamespace(target=target)
+    with pytest.raises(ArgumentError, match="has no kernel for") as refused:
+        pycutlass.pytorch.load("kernels.so", other)
+    assert (f"Its kernels are for {others}, and the partition is for sm={sm}." in str(refused.value)) == bool(others)
 
 
 def test_compilers_are_as_many_as_options_say(built, monkeypatch, tmp_path):

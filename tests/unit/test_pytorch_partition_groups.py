@@ -159,7 +159,7 @@ def test_libraries_are_for_other_products(tmp_path: Path, monkeypatch: pytest.Mo
     made = partition(model, inputs, options=ALL)
     with pytest.raises(ArgumentError, match="groups run as they were in the model"):
         pycutlass.pytorch.build(made, path=tmp_path / "kernels.so")
-    monkeypatch.setattr(libraries, "load_library", lambda path: None)
+    monkeypatch.setattr(libraries, "load_library", lambda path: {})
     monkeypatch.setattr(libraries, "embedded", lambda path: None)
     loaded = pycutlass.pytorch.load("kernels.so", made)
     assert torch.equal(loaded(*inputs), model(*inputs))
@@ -178,9 +178,9 @@ def test_what_a_library_leaves_out_is_said_each_time(
     monkeypatch.setattr(libraries, "export_library", lambda given, *_, **__: plans.update(given))
     for _ in range(2):
         pycutlass.pytorch.build(made, path=tmp_path / "kernels.so")
-    monkeypatch.setattr(libraries, "load_library", lambda path: plans)
+    monkeypatch.setattr(libraries, "load_library", lambda path: {})
     monkeypatch.setattr(libraries, "embedded", lambda path: None)
-    monkeypatch.setattr(libraries, "_kernel_of", lambda library, region, carried: None)
+    monkeypatch.setattr(libraries, "_kernel_of", lambda *_: None)
     monkeypatch.setattr(libraries, "_with", lambda kernel, given: given)
     loaded, x = pycutlass.pytorch.load("kernels.so", made), some(12, 16)
     with torch.no_grad():
