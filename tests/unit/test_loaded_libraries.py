@@ -70,7 +70,8 @@ def test_a_file_that_is_written_over_is_refused(tmp_path: Path) -> None:
         pycutlass.load_library(path)
     path.write_bytes(made(tmp_path / "other.so").read_bytes())  # which was not loaded
     assert first(path) == "sum"
-    path.write_bytes(path.read_bytes() + b" ")
+    with path.open("ab") as file:  # a file that is made anew in its place would take the code from this process
+        file.write(b" ")
     with pytest.raises(CacheError, match="was written over while this process had it loaded"):
         pycutlass.load_library(path)
 
