@@ -189,7 +189,7 @@ class Conv2dArguments(Arguments):
         for each in prepared:
             found: KnownConvolution | None = each.problems.find(*size)
             if found is None or (found.is_ambiguous and not is_of(tensors[3], "torch", "Tensor")):
-                continue  # all tensors of a call are of one library
+                continue  # C++ takes tensors of one library alone, so that D tells for all
             made = DeviceLaunch.of(operation, each, found.make, tensors, output_op, (bias,))
             if made is None:
                 continue

@@ -101,7 +101,8 @@ def check_names(name: str, graph: Graph) -> None:
 def check_constants(name: str, graph: Graph, compute: Element) -> None:
     """Raise DescriptionError where a number of the function becomes 0 or infinite in the type that is computed in.
 
-    Of a default that becomes 0, which a launch need not use, `lost_defaults` says so.
+    A default is refused here where it becomes infinite. One that becomes 0, which a launch need not use, is for
+    `lost_defaults`.
     """
     constants = [each.data[0] for each in graph.values if each.node == "constant"]
     numbers = [(digits, "", float.fromhex(digits)) for digits in constants]

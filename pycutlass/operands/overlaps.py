@@ -96,7 +96,7 @@ def _said(names: tuple[str, str], found: tuple[str, str, str]) -> ArgumentError:
     error = ArgumentError(
         f"{one} overlaps {other} in memory ({one} {at}, {other} {there}): {why}. Give {one} memory of its own."
     )
-    error.__dict__.update(_names=names, _found=found)
+    error.__dict__.update(_names=names, _found=found)  # of which `renamed` makes another one; pickled with it
     return error
 
 

@@ -191,10 +191,9 @@ def load(path: str | os.PathLike[str], partitioned: Partition) -> Partition:
     -------
     Partition
         On tensors of a GPU its regions run the library's kernels; elsewhere they compute as before. Where the partition
-        names an ``sm`` whose GPUs do not run them, such as 90 of kernels for sm_80, the log says so: each kernel runs
-        on GPUs of its major version alone. Groups of products
-        run as they were in the model, and the log names them. What `torch.export` makes of it on tensors of a GPU
-        carries the library.
+        names an ``sm`` whose GPUs do not run them, such as 90 for kernels of sm_80, the log says so: each kernel runs
+        on GPUs of its major version alone. Groups of products run as they were in the model, and the log names them.
+        What `torch.export` makes of it on tensors of a GPU carries the library.
 
     Raises
     ------
