@@ -113,17 +113,24 @@ def test_stream_k_keeps_to_a_limit(cluster, host_compiler, folder):
                     assert x * y == limit  # the extension has counted how many fit: all are used
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-def test_lines_of_tiles_that_are_reduced_end_together(axis, host_compiler, folder):
-    """Tiles that follow each other lie across the reduced lines, where the L2 cache has room for the operands."""
-
+def reduced(axis: int) -> Any:
     @epilogue_function
     def function(accum):
         return {"D": accum, "sum": sum_of(accum, axis=axis)}
 
-    host = built(described(C=of_tma("f16"), functor=function(cutlass.float16, 8)), host_compiler, folder)
-    m, n = (8192, 2048) if axis == 1 else (2048, 8192)  # CUTLASS goes along the shorter side
-    for k, end_together in ((1024, True), (4096, False)):
-        x, y, _ = planned(host, (m, n, k), (k, k, n, n), MULTIPROCESSORS, addresses={"sum": 0x10000}).grid
-        assert {x, y} == {1, MULTIPROCESSORS}
-        assert (x > y) == ((axis == 1) == end_together)
+    return function(cutlass.float16, 8)
+
+
+@pytest.mark.parametrize("axis", [thorough(0), 1])
+def test_kernels_of_ours_join_lines_in_any_order_of_tiles(axis, host_compiler, folder):
+    grids = []
+    for name, functor, addresses in (("reduced", {"functor": reduced(axis)}, {"sum": 0x10000}), ("plain", {}, None)):
+        (folder / name).mkdir()
+        host = built(described(C=of_tma("f16"), **functor), host_compiler, folder / name)
+        grids.append(
+            [
+                planned(host, (m, n, 1024), (1024, 1024, n, n), MULTIPROCESSORS, addresses=addresses).grid[:]
+                for m, n in ((8192, 2048), (2048, 8192))
+            ]
+        )
+    assert grids[0] == grids[1]

@@ -19,6 +19,20 @@ using Source = Matrix<EMULATED_C>;
 using Target = Matrix<EMULATED_D>;
 using Element = typename Target::Element;
 
+/// Whether lines of tiles are joined as kernels of ours do it, or with the tile that ends them, as CUTLASS's do.
+inline bool joins_later = false;
+inline void begin_joining(Callbacks& fusion, int thread) {
+  if constexpr (Callbacks::kJoinsLater) {
+    if (joins_later) fusion.begin_joining(thread);
+  }
+}
+template <typename Size>
+void end_lines(Callbacks& fusion, Size const& size, int own, int all, int thread) {
+  if constexpr (Callbacks::kJoinsLater) {
+    if (fusion.joins_later) fusion.end_lines(size, own, all, thread);
+  }
+}
+
 }  // namespace emulation
 
 #include "sm90_store.h"
@@ -125,12 +139,15 @@ struct Called {
   static Params params(Size const& size, Callbacks::Arguments const& arguments, Source&, Target&, void* workspace) {
     return Callbacks::to_underlying_arguments(size, arguments, workspace);
   }
-  static void run(Params const& params, Problem& problem, int down, int across, int batch, int) {
+  static void run(Params const& params, Problem& problem, int down, int across, int batch, int count) {
     alignas(128) static typename Callbacks::SharedStorage shared;
     std::memset(&shared, 0x7f, sizeof(shared));
     run_block({0, 0, 0}, 32 * EMULATED_WARPS, [&] {
       Callbacks fusion(params, shared);
+      begin_joining(fusion, threadIdx.x);
+      auto const size = cute::make_shape(problem.m, problem.n, 64, 1);
       for (int tile = 0; tile < down * across; ++tile) run_tile(fusion, problem, tile / across, tile % across, batch);
+      end_lines(fusion, size, batch, count, threadIdx.x);
     });
   }
 };
@@ -155,6 +172,7 @@ inline void run_tiles(Tiles::Params const& params, Problem& problem, int batch, 
 inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
   std::mt19937 random(seed);
   be_late(seed);
+  joins_later = Callbacks::kJoinsLater && random() % 3 > 0;
   std::vector<std::unique_ptr<Problem>> problems;
   for (int i = 0; i < count; ++i) {
     int const m = EMULATED_GROUP ? int(random() % most_m) + 1 : most_m;

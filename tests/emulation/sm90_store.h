@@ -144,6 +144,7 @@ struct Stored {
       auto stored = cutlass::make_producer_start_state<StorePipeline>();
       loaded.advance(first * subtiles), stored.advance(first * subtiles);
       bool has_stored = false;
+      begin_joining(epilogue.fusion(), (thread - 128) % kStoring);
       auto const go_on = [&](auto const& states) { loaded = cute::get<0>(states), stored = cute::get<1>(states); };
       for (int tile = first; tile < down * across; tile += kTakesTurns ? 2 : 1) {
         int const own = kTakesTurns ? thread % 128 : thread - 128;
@@ -162,6 +163,8 @@ struct Stored {
         ++left;
       }
       if (!kTakesTurns && has_stored) epilogue.store_tail(loads, loaded, stores, stored);
+      constexpr int kGroups = kTakesTurns ? 2 : 1;
+      end_lines(epilogue.fusion(), size, batch * kGroups + first, count * kGroups, (thread - 128) % kStoring);
     });
     if (has_stores()) fail("a threadblock ends before TMA has read its shared memory");
   }

@@ -144,6 +144,7 @@ struct DirectEpilogueSm90 : cutlass::epilogue::collective::detail::Sm90TmaWarpSp
 
   CUTLASS_DEVICE DirectEpilogueSm90(Params const& params, TensorStorage& shared)
       : Adapter(params, shared), params_(params), fusion_(params.thread, shared.thread) {}
+  CUTLASS_DEVICE FusionCallbacks& fusion() { return fusion_; }
 
   /// Stores the tile `coord` of a GEMM, or of a batch of them. D may be C: each thread reads the elements of C that it
   /// writes, before it does.

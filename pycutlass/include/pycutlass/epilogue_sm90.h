@@ -62,13 +62,6 @@ CUTLASS_DEVICE constexpr bool shares_columns() {
   return SharesColumns<Callbacks>::value;
 }
 
-/// Whether the callbacks are those of an epilogue function that is computed for a whole tile before that is stored.
-template <typename Callbacks, typename = void>
-struct ComputesFirst : cute::false_type {};
-template <typename Callbacks>
-struct ComputesFirst<Callbacks, cute::void_t<decltype(Callbacks::kComputesFirst)>>
-    : cute::bool_constant<Callbacks::kComputesFirst> {};
-
 /// Ends the visits of a tile's elements, of which only an epilogue function is told.
 template <bool kIsFunction, typename Callbacks>
 CUTLASS_DEVICE void leave_tile(Callbacks& callbacks) {
@@ -189,6 +182,7 @@ struct EpilogueSm90 : Collective {
 
   CUTLASS_DEVICE EpilogueSm90(Params const& params, TensorStorage& shared)
       : Collective(params, shared), params_(params), fusion_(params.thread, shared.thread) {}
+  CUTLASS_DEVICE FusionCallbacks& fusion() { return fusion_; }
   CUTLASS_DEVICE ~EpilogueSm90() {
     if constexpr (kHalves) cute::tma_store_wait<0>();  // shared memory is there until TMA has read it
   }
@@ -254,8 +248,7 @@ struct EpilogueSm90 : Collective {
     constexpr int tile_rows = cute::size<0>(CtaTileMNK{}), tile_columns = cute::size<1>(CtaTileMNK{});
     constexpr int fragments_of_mma = decltype(cute::size<0>(accumulators.layout()))::value / kFragment;
     using Sum = typename Accumulators::value_type;
-    constexpr bool kComputesFirst = ComputesFirst<FusionCallbacks>::value && cute::is_same_v<Sum, float>;
-    constexpr bool kShares = shares_columns<FusionCallbacks>() && !kComputesFirst;
+    constexpr bool kShares = shares_columns<FusionCallbacks>();
     auto fragments = cute::recast<cutlass::Array<Sum, kFragment>>(accumulators);
     auto const loaded_to = cute::make_tensor(cute::make_smem_ptr(shared.collective.smem_C.begin()), LayoutC{});
     auto const stored_from = cute::make_tensor(cute::make_smem_ptr(shared.collective.smem_D.begin()), LayoutD{});
@@ -276,24 +269,11 @@ struct EpilogueSm90 : Collective {
     if constexpr (kHalves) cute::tma_store_wait<0>();
 
     callbacks.begin();
-    if constexpr (kComputesFirst) {  // what is computed takes the place of the sums
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < tile_columns / kColumns; ++j) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < tile_rows / kRows; ++i) {
-          callbacks.begin_loop(i, j);
-          auto& sums = fragments(j % fragments_of_mma, i, j / fragments_of_mma);
-          sums = callbacks.visit(sums, 0, i, j);
-          share_columns<FusionCallbacks>(callbacks, i, j, mma);
-        }
-      }
-      callbacks.leave();
-    }
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < tile_columns / kColumns; ++j) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < tile_rows / kRows; ++i) {
-        if constexpr (!kComputesFirst) callbacks.begin_loop(i, j);
+        callbacks.begin_loop(i, j);
         if (has_load) {
           loads.consumer_wait(waited);
           if (has_source) {
@@ -301,7 +281,7 @@ struct EpilogueSm90 : Collective {
                         *reinterpret_cast<typename Loader::Fragment*>(source.data()));
           }
         }
-        if constexpr (!kComputesFirst) callbacks.previsit(i, j, waited.count(), has_load);
+        callbacks.previsit(i, j, waited.count(), has_load);
         if (has_load) {
           if constexpr (!kShared) {
             cutlass::arch::fence_view_async_shared();  // what was read may be written by TMA
@@ -316,20 +296,13 @@ struct EpilogueSm90 : Collective {
           callbacks.visit(sums, 0, i, j);
           share_columns<FusionCallbacks>(callbacks, i, j, mma);
         } else {
-          auto const computed = [&] {
-            if constexpr (kComputesFirst) {
-              return sums;
-            } else {
-              return callbacks.visit(sums, 0, i, j);
-            }
-          }();
-          auto result = converted<ElementD>(computed);
+          auto result = converted<ElementD>(callbacks.visit(sums, 0, i, j));
           int const turn = kHalves ? first_buffer + (j * (tile_rows / kRows) + i) % kBuffers : stored.index();
           auto const buffer = stored_from(cute::_, cute::_, turn);
           int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;
           int const column = int(cute::get<1>(coord)) * tile_columns + j * kColumns;
           auto const between = [&] {
-            if constexpr (kIsFunction && !kComputesFirst) callbacks.synchronized(i, j);
+            if constexpr (kIsFunction) callbacks.synchronized(i, j);
           };
           if constexpr (kByWarps) {
             leave_by_warps<kBuffers, kShares>(result, storer, buffer, stores, stored, map, row, column, batch, mma,
@@ -352,7 +325,7 @@ struct EpilogueSm90 : Collective {
         }
       }
     }
-    if constexpr (!kComputesFirst) leave_tile<kIsFunction>(callbacks);
+    leave_tile<kIsFunction>(callbacks);
     callbacks.end();
     return cute::make_tuple(loaded, stored);
   }

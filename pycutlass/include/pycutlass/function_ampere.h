@@ -258,7 +258,7 @@ struct FunctionVisitor {
           __syncthreads();
           for (int column = thread; column < kColumnsD; column += Threads::kThreads) {
             reducers.leave_columns(partials, 0, shared.columns, kWarps * kColumnsD, kWarps, kColumnsD,
-                                   tile_n * kColumnsD, where_D().columns, tile_m, where.batch, column);
+                                   tile_n * kColumnsD, tile_m, where.batch, column);
           }
           if (thread == 0) {
             reducers.leave_whole(partials, 0, shared.wholes, kWarps, where.batch, tile_m * partials.tiles_n + tile_n);
@@ -266,12 +266,8 @@ struct FunctionVisitor {
         }
         if (thread == 0) shared.done[0] = count.template last<kAxes>(partials);
         __syncthreads();
-        auto const rows = [&](auto const& use) {
-          for_all(tile_m * kTileM, kTileM, where.rows, thread, Threads::kThreads, use);
-        };
-        reducers.finish_rows(partials, 0, chosen.given, where_D(), tile_n, shared.done[0], rows);
-        reducers.finish(partials, 0, chosen.given, where_D(), tile_m, tile_n, shared.done[0], thread,
-                        Threads::kThreads);
+        reducers.finish_all(partials, chosen.given, where_D(), tile_m, tile_n, shared.done[0], thread,
+                            Threads::kThreads);
       }
     }
   };

@@ -1,6 +1,7 @@
 // Reductions of an epilogue function: over the columns of D (one value for each row), over its rows (one for each
 // column) or over both. Each tile leaves a partial result in the workspace, and the last one of a line of tiles joins
-// them, always in the same order: results do not depend on who comes when.
+// them, always in the same order: results do not depend on who comes when. Where threadblocks stay for several tiles,
+// they join lines when they have no more (ended_lines.h).
 //
 // No fence is needed for that, which would wait for all that TMA brings meanwhile, for microseconds. A tile is counted
 // before its epilogue ends. The last one that was counted waits for each number until it is there, and puts back what
@@ -47,39 +48,47 @@ struct ReductionStorage {
   static constexpr int kColumns = Counted::kColumnLines * kWarps * kSharedColumns;  // of one buffer
   Number columns[kColumns > 0 ? kBuffers * kColumns : 1];
   Number wholes[Counted::kWholes > 0 ? Counted::kWholes * kWarps : 1];
-  int done[2];  // of one tile and of the next, with which some warps may begin before others have read the first
+  int done[4];  // what the first thread tells the others: two for each of two groups
 };
 
 /// Counts a tile in the lines of tiles that it belongs to, along `kAxes`. One thread asks, and looks at the answers
-/// when it needs them: until then it does not wait for the memory.
+/// when it needs them: until then it does not wait for the memory. Lines count `others` beside their tiles.
 struct TileCount {
   unsigned before[3];
 
-  /// Counts of a line whose last tile this is begin anew, for the next launch.
+  /// Counts of a line that this ends begin anew, for the next launch.
   template <int kAxes, typename Number>
-  CUTLASS_DEVICE void ask(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n) {
+  CUTLASS_DEVICE void ask(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n,
+                          unsigned others = 0) {
     CUTLASS_PRAGMA_UNROLL
     for (int axis = 0; axis < 3; ++axis) {
       if (!(kAxes & (1 << axis))) continue;
       unsigned* const counter = partials.counter(axis, batch, tile_m, tile_n);
-      before[axis] = function::count_up(counter, partials.tiles_of_line(axis) - 1);
+      before[axis] = function::count_up(counter, partials.tiles_of_line(axis) - 1 + others);
     }
   }
-  /// Returns in which lines the tile is the last one.
+  /// Returns which lines this ends.
   template <int kAxes, typename Number>
-  CUTLASS_DEVICE int last(Partials<Number> const& partials) const {
+  CUTLASS_DEVICE int last(Partials<Number> const& partials, unsigned others = 0) const {
     int result = 0;
     CUTLASS_PRAGMA_UNROLL
     for (int axis = 0; axis < 3; ++axis) {
       // Not whether one more is all of them: a compiler would add where it asks, and wait there.
-      if ((kAxes & (1 << axis)) && before[axis] == partials.tiles_of_line(axis) - 1) result |= 1 << axis;
+      if ((kAxes & (1 << axis)) && before[axis] == partials.tiles_of_line(axis) - 1 + others) result |= 1 << axis;
     }
     return result;
   }
+  /// Counts up one line of tiles, and returns whether that ends it.
+  template <int kAxes, typename Number>
+  CUTLASS_DEVICE static bool ends(Partials<Number> const& partials, LineOfTiles const& line, unsigned others) {
+    if (!(kAxes & (1 << line.axis))) return false;
+    unsigned const last = partials.tiles_of_line(line.axis) - 1 + others;
+    return function::count_up(partials.counter(line.axis, line.batch, line.tile_m, line.tile_n), last) == last;
+  }
 };
 
-/// The workspace of a launch, and where it is.
-template <typename Function, int kTileM, int kTileN>
+/// The workspace of a launch, and where it is. `kHasLists` says whether threads make lists of lines in it.
+template <typename Function, int kTileM, int kTileN, bool kHasLists = false>
 struct ReductionSpace {
   using Number = typename Function::Number;
   using Counted = Reducers<typename Function::Reductions, Number, 1, 1, 1>;
@@ -89,13 +98,15 @@ struct ReductionSpace {
   CUTLASS_HOST_DEVICE static Partials<Number> of(int m, int n, int64_t batches, void* memory) {
     Partials<Number> partials = of_tiles(m, n, batches);
     partials.first_counter = static_cast<unsigned*>(memory);
-    partials.first_number = reinterpret_cast<Number*>(static_cast<char*>(memory) + counter_bytes(partials.counters()));
+    partials.first_number = reinterpret_cast<Number*>(
+        static_cast<char*>(memory) + counter_bytes(kHasLists ? 2 * partials.counters() : partials.counters()));
     return partials;
   }
   CUTLASS_HOST_DEVICE static size_t bytes(int m, int n, int64_t batches) {
     if (!kIsNeeded) return 0;
     Partials<Number> const partials = of_tiles(m, n, batches);
-    return size_t(counter_bytes(partials.counters()) + Counted::size(partials) * int64_t(sizeof(Number)));
+    return size_t(counter_bytes(kHasLists ? 2 * partials.counters() : partials.counters()) +
+                  Counted::size(partials) * int64_t(sizeof(Number)));
   }
 
   /// Of a problem of a group.

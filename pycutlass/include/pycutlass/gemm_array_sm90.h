@@ -137,7 +137,7 @@ struct GemmArraySm90 {
     arguments.hw_info.device_id = call.common.device;
     arguments.hw_info.sm_count = call.common.sm_count;
     arguments.hw_info.max_active_clusters = most_clusters<ClusterShape>(call.common.sm_count);
-    order_tiles<A, B, Fusion>(arguments.scheduler, call);
+    order_tiles<A, B, Fusion, false>(arguments.scheduler, call);
 
     if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;
 

@@ -224,13 +224,13 @@ struct AxesOf {
   static constexpr int kAxes = 0;
 };
 
-/// The order in which a kernel visits its tiles. The last tile of a line joins what an epilogue function reduces along
-/// it: where lines end one after the other, the same threadblocks join them and are late each time. Tiles across the
-/// lines come first, so that all lines end with the kernel, where operands stay in the L2 cache in any order.
-template <typename A, typename B, typename Fusion, typename Scheduler>
+/// The order in which a kernel visits its tiles. Where the last tile of a line joins what an epilogue function reduces
+/// along it, and lines end one after the other, the same threadblocks join them and are late each time. Tiles across
+/// the lines come first then, so that all lines end with the kernel, where operands stay in the L2 cache in any order.
+template <typename A, typename B, typename Fusion, bool kJoinsLater, typename Scheduler>
 void order_tiles(Scheduler& arguments, pycutlass_gemm_call const& call) {
   constexpr int64_t kInAnyOrder = 32 << 20;  // of the 50 MB that an H100 has
-  constexpr int kAxes = AxesOf<Fusion>::kAxes & 3;
+  constexpr int kAxes = kJoinsLater ? 0 : AxesOf<Fusion>::kAxes & 3;
   int64_t const operand_bytes = int64_t(call.k) * (int64_t(call.m) * int64_t(sizeof(typename A::Element)) +
                                                    int64_t(call.n) * int64_t(sizeof(typename B::Element)));
   using RasterOrder = decltype(arguments.raster_order);
@@ -376,7 +376,7 @@ struct GemmSm90 {
     arguments.hw_info.device_id = call.common.device;
     arguments.hw_info.sm_count = call.common.sm_count;
     arguments.hw_info.max_active_clusters = most_clusters<ClusterShape>(call.common.sm_count);
-    order_tiles<A, B, Fusion>(arguments.scheduler, call);
+    order_tiles<A, B, Fusion, !kIsAsBuilt && JoinsLater<typename Fused::Type>::value>(arguments.scheduler, call);
     if constexpr (kIsStreamK) {
       using Decomposition = decltype(arguments.scheduler.decomposition_mode);
       arguments.scheduler.splits = is_split ? call.batch_count : 1;

@@ -39,6 +39,7 @@ class Tiles {
   }
 #endif
 
+  CUTLASS_DEVICE uint32_t number() const { return number_; }
   CUTLASS_DEVICE bool has_tile() const { return number_ < count_; }
   /// Whether there is another tile so many steps further on.
   CUTLASS_DEVICE bool has_another(uint32_t steps) const { return number_ + steps * step_ < count_; }
@@ -136,6 +137,13 @@ struct IsPingpong<Kernel, cute::void_t<typename Kernel::MathWarpGroupOrderBarrie
 #endif
 };
 
+/// Whether the callbacks of a fusion join lines of tiles when the last tile has been stored.
+template <typename Callbacks, typename = void>
+struct JoinsLater : cute::false_type {};
+template <typename Callbacks>
+struct JoinsLater<Callbacks, cute::void_t<decltype(Callbacks::kJoinsLater)>>
+    : cute::bool_constant<Callbacks::kJoinsLater> {};
+
 /// A kernel that CUTLASS made, with a device side of our own. If it takes slices, its mode may be parallel split-K:
 /// batches of D are sums over parts of K then, and A and B have none.
 template <typename Kernel, bool kTakesSlices>
@@ -161,6 +169,7 @@ struct PersistentKernel : Kernel {
   /// Of the four warps that have no sums, the last has nothing to do.
   static constexpr int kLoadingWarp = 0, kBarrierWarp = 1, kSourceWarp = 2;
   static constexpr bool kIsCluster = cute::size(ClusterShape{}) > 1;
+  static constexpr bool kJoinsLater = pycutlass::JoinsLater<typename CollectiveEpilogue::FusionCallbacks>::value;
   /// Warp groups that multiply: two, or three that share a tile. Then 65 536 registers leave 160 for each of their
   /// threads, if those that load have 32.
   static constexpr int kGroups = kSharers * (kIsPingpong ? 2 : 1) / kGroup;
@@ -337,6 +346,7 @@ struct PersistentKernel : Kernel {
     int count = steps_of(params, walk).count;
     wait_for_barriers();
 
+    begin_joining(epilogue, thread);
     bool has_stored = false;
     while (walk.has_tile()) {
       auto sums = partition_fragment_C(TiledMma{}, cute::take<0, 2>(TileShape{}));
@@ -355,6 +365,7 @@ struct PersistentKernel : Kernel {
       if constexpr (kTakesSlices) count = steps_of(params, walk).count;
     }
     if (has_stored) epilogue.store_tail(source_loads, loaded, stores(), stored);
+    end_lines(epilogue, params, 0, 1, thread);
   }
 
   /// Multiplies and stores tiles, by one of two warp groups that take turns: one multiplies while the other stores.
@@ -382,6 +393,7 @@ struct PersistentKernel : Kernel {
     wait_for_barriers();
     if (!walk.has_tile()) cutlass::arch::launch_dependent_grids();
 
+    begin_joining(epilogue, thread);
     while (walk.has_tile()) {
       auto sums = partition_fragment_C(TiledMma{}, cute::take<0, 2>(TileShape{}));
       turns.wait();
@@ -410,6 +422,21 @@ struct PersistentKernel : Kernel {
       turns.arrive();
       walk.advance(2);
       if constexpr (kTakesSlices) count = steps_of(params, walk).count;
+    }
+    end_lines(epilogue, params, group, 2, thread);
+  }
+
+  /// Has the lines of tiles that an epilogue reduces be joined behind all tiles, by `end_lines`.
+  CUTLASS_DEVICE static void begin_joining(CollectiveEpilogue& epilogue, int thread) {
+    if constexpr (kJoinsLater) epilogue.fusion().begin_joining(thread);
+  }
+  /// Of one of so many groups of threads.
+  CUTLASS_DEVICE static void end_lines(CollectiveEpilogue& epilogue, Params const& params, int group, int groups,
+                                       int thread) {
+    if constexpr (kJoinsLater) {
+      int64_t const threadblocks = int64_t(gridDim.x) * gridDim.y * gridDim.z;
+      int64_t const own = Walk(params.scheduler).number() + group * threadblocks;
+      epilogue.fusion().end_lines(problem_of(params), own, groups * threadblocks, thread);
     }
   }
 

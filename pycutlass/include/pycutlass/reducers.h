@@ -23,12 +23,13 @@ struct Reduction;
 template <typename Kind, typename Port>
 struct EachPort<Reduction<Kind, Port>> : EachPort<Port> {};
 
-/// Calls `use` with `count` numbers from `first` on, shared out among threads, and with whether each is below `end`:
-/// all lanes of a warp as often.
+/// Calls `use` with the first of 32 numbers that this thread's warp has, of `count` from `first` on that are shared out
+/// among warps, and with how many these are: fewer at the end, or none. All warps call it as often.
 template <typename Use>
-CUTLASS_DEVICE void for_all(int first, int count, int end, int thread, int threads, Use const& use) {
+CUTLASS_DEVICE void for_blocks(int first, int count, int thread, int threads, Use const& use) {
   for (int i = 0; i < count; i += threads) {
-    use(first + i + thread, i + thread < count && first + i + thread < end);
+    int const block = i + 32 * function::warp_of(thread);
+    use(first + block, cutlass::platform::min(count - block, 32));
   }
 }
 
@@ -40,7 +41,7 @@ template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRo
 struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
   static constexpr int kColumnLines = 0, kWholes = 0;
-  static constexpr bool kHasPartials = true;
+  static constexpr bool kHasPartials = true, kOfTile = false;
   Number values[kRows];
 
   CUTLASS_DEVICE void begin_rows() {
@@ -74,30 +75,32 @@ struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGr
     for (int r = 0; r < kRows; ++r) {
       if (r >= joined.count) break;
       int const row = where.row(joined.first + r);
-      if (!joined.is_other && row < where.rows) function::leave(to + row, values[r]);
+      if (!joined.is_other) function::leave(to + row, values[r]);
     }
   }
   template <int kStride, typename Local>
   CUTLASS_DEVICE void share_columns(Number*, int, int, Local const&) {}
   template <typename Shared>
-  CUTLASS_DEVICE static void leave_columns(Partials<Number> const&, int64_t, Shared const*, int, int, int, int, int,
-                                           int64_t, int) {}
+  CUTLASS_DEVICE static void leave_columns(Partials<Number> const&, int64_t, Shared const*, int, int, int, int, int64_t,
+                                           int) {}
   CUTLASS_DEVICE void share_whole(Number*, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
 
-  template <typename Arguments, typename Where, typename Rows>
+  /// Joins what tiles left of 32 rows.
+  template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
-                                         Where const& where, int, int done, Rows const& rows) {
+                                         Where const& where, int, int done, int first, int count, int lane) {
     if (!(done & 1)) return;
     auto const& port = arguments.*kMember;
     using Element =
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
-    rows([&](int row, bool is_inside) {
-      Number const result = function::joined_partials<Kind, Number>(partials.tiles_n, [&](int tile) {
-        return is_inside ? partials.numbers(offset + line(partials, where.batch, tile)) + row : nullptr;
-      });
-      if (is_inside) port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
-    });
+    function::PartialLines<Number> const lines{partials.numbers(offset + line(partials, where.batch, 0)) + first,
+                                               line(partials, 0, 1), partials.tiles_n, count};
+    auto const [number, result] = function::joined_partials<Kind>(lines, lane);
+    int const row = first + number;
+    if (number < count && row < where.rows) {
+      port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
+    }
   }
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int, int,
@@ -108,7 +111,7 @@ template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRo
 struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
   static constexpr int kColumnLines = 1, kWholes = 0;
-  static constexpr bool kHasPartials = true;
+  static constexpr bool kHasPartials = true, kOfTile = false;
   Number values[kGroups][kVector];
 
   CUTLASS_DEVICE void begin_rows() {}
@@ -155,10 +158,9 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
   /// Joins the lines of all warps: `columns` of them, from column `first` of D on.
   template <typename Shared>
   CUTLASS_DEVICE static void leave_columns(Partials<Number> const& partials, int64_t offset, Shared const* shared,
-                                           int warps, int columns, int first, int end, int tile_m, int64_t batch,
-                                           int thread) {
+                                           int warps, int columns, int first, int tile_m, int64_t batch, int thread) {
     Number* const to = partials.numbers(offset + line(partials, batch, tile_m));
-    if (thread >= columns || first + thread >= end) return;
+    if (thread >= columns) return;
     Number result = shared[thread];
     for (int warp = 1; warp < warps; ++warp) result = Kind::join(result, shared[warp * columns + thread]);
     function::leave(to + first + thread, result);
@@ -166,9 +168,9 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
   CUTLASS_DEVICE void share_whole(Number*, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
 
-  template <typename Arguments, typename Where, typename Rows>
+  template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
-                                         Rows const&) {}
+                                         int, int, int) {}
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int, int tile_n, int done, int thread, int threads) {
@@ -176,11 +178,14 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
     auto const& port = arguments.*kMember;
     using Element =
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
-    for_all(tile_n * partials.tile_n, partials.tile_n, where.columns, thread, threads, [&](int column, bool is_inside) {
-      Number const result = function::joined_partials<Kind, Number>(partials.tiles_m, [&](int tile) {
-        return is_inside ? partials.numbers(offset + line(partials, where.batch, tile)) + column : nullptr;
-      });
-      if (is_inside) port.data[where.batch * port.batch + column] = function::Stored<Element>::of(result);
+    for_blocks(tile_n * partials.tile_n, partials.tile_n, thread, threads, [&](int first, int count) {
+      function::PartialLines<Number> const lines{partials.numbers(offset + line(partials, where.batch, 0)) + first,
+                                                 line(partials, 0, 1), partials.tiles_m, count};
+      auto const [number, result] = function::joined_partials<Kind>(lines, thread % 32);
+      int const column = first + number;
+      if (number < count && column < where.columns) {
+        port.data[where.batch * port.batch + column] = function::Stored<Element>::of(result);
+      }
     });
   }
 };
@@ -189,7 +194,7 @@ template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRo
 struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
   static constexpr int kColumnLines = 0, kWholes = 1;
-  static constexpr bool kHasPartials = true;
+  static constexpr bool kHasPartials = true, kOfTile = false;
   Number value;
 
   CUTLASS_DEVICE void begin_rows() {}
@@ -201,7 +206,11 @@ struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGro
   }
 
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const& partials) {
-    return partials.batches * partials.tiles_m * partials.tiles_n;
+    return partials.batches * numbers(partials);
+  }
+  /// Of one matrix: one for each tile, and a few more, so that there are 32 in every line.
+  CUTLASS_HOST_DEVICE static int64_t numbers(Partials<Number> const& partials) {
+    return (int64_t(partials.tiles_m) * partials.tiles_n + 31) / 32 * 32;
   }
   template <int kLanes>
   CUTLASS_DEVICE void join_rows(int) {}
@@ -210,8 +219,8 @@ struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGro
   template <int kStride, typename Local>
   CUTLASS_DEVICE void share_columns(Number*, int, int, Local const&) {}
   template <typename Shared>
-  CUTLASS_DEVICE static void leave_columns(Partials<Number> const&, int64_t, Shared const*, int, int, int, int, int,
-                                           int64_t, int) {}
+  CUTLASS_DEVICE static void leave_columns(Partials<Number> const&, int64_t, Shared const*, int, int, int, int, int64_t,
+                                           int) {}
   CUTLASS_DEVICE void share_whole(Number* shared, int warp, int lane) {
     Number const all = function::joined<Kind, 1, 32>(value);
     if (lane == 0) shared[warp] = all;
@@ -220,24 +229,27 @@ struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGro
                                          int warps, int64_t batch, int tile) {
     Number result = shared[0];
     for (int warp = 1; warp < warps; ++warp) result = Kind::join(result, shared[warp]);
-    function::leave(partials.numbers(offset + batch * partials.tiles_m * partials.tiles_n + tile), result);
+    function::leave(partials.numbers(offset + batch * numbers(partials) + tile), result);
   }
 
-  template <typename Arguments, typename Where, typename Rows>
+  template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
-                                         Rows const&) {}
+                                         int, int, int) {}
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int, int, int done, int thread, int) {
-    if (!(done & 4) || thread >= 32) return;
+    if (!(done & 4) || function::warp_of(thread) > 0) return;
     auto const& port = arguments.*kMember;
     using Element =
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
     int const tiles = partials.tiles_m * partials.tiles_n;
-    Number* const from = partials.numbers(offset + where.batch * tiles + thread);
-    Number result = function::joined_partials<Kind, Number>(
-        (tiles + 31) / 32, [&](int i) { return 32 * i + thread < tiles ? from + 32 * i : nullptr; });
-    result = function::joined<Kind, 1, 32>(result);
+    Number* const from = partials.numbers(offset + where.batch * numbers(partials));
+    int const count = int(numbers(partials)), last = count - 32 + thread;
+    if (last >= tiles) function::leave(from + last, Kind::Joined::template begin<Number>());  // which no tile does
+    __syncwarp();
+    function::PartialLines<Number> const all{from, 32, count / 32, 32};
+    Number const result =
+        function::joined<typename Kind::Joined, 1, 32>(function::joined_partials<Kind>(all, thread).value);
     if (thread == 0) port.data[where.batch * port.batch] = function::Stored<Element>::of(result);
   }
 };
@@ -247,23 +259,26 @@ template <typename Kind, auto kMember, int kAlignment, typename Number, int kRow
 struct Reducer<Reduction<Kind, RowTiles<kMember, kAlignment>>, Number, kRows, kGroups, kVector>
     : Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Joined = Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector>;
+  static constexpr bool kOfTile = true;
 
-  template <typename Arguments, typename Where, typename Rows>
+  template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
-                                         Where const& where, int tile_n, int, Rows const& rows) {
+                                         Where const& where, int tile_n, int, int first, int count, int lane) {
     auto const port = (arguments.*kMember).of(where.batch);
     using Element = typename ElementOf<cutlass::platform::remove_cv_t<decltype(port)>>::Type;
+    int const row = first + lane;
     Number* const from = partials.numbers(offset + Joined::line(partials, where.batch, tile_n));
-    rows([&](int row, bool is_inside) {
-      Number const result = function::take<Number>(is_inside ? from + row : nullptr);
-      if (is_inside) port.data[int64_t(tile_n) * where.rows + row] = function::Stored<Element>::of(result);
-    });
+    Number const result = function::take<Number>(lane < count ? from + row : nullptr);
+    if (lane < count && row < where.rows) {
+      port.data[int64_t(tile_n) * where.rows + row] = function::Stored<Element>::of(result);
+    }
   }
 };
 template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer<Reduction<Kind, ColumnTiles<kMember, kAlignment>>, Number, kRows, kGroups, kVector>
     : Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Joined = Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector>;
+  static constexpr bool kOfTile = true;
 
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
@@ -271,9 +286,13 @@ struct Reducer<Reduction<Kind, ColumnTiles<kMember, kAlignment>>, Number, kRows,
     auto const port = (arguments.*kMember).of(where.batch);
     using Element = typename ElementOf<cutlass::platform::remove_cv_t<decltype(port)>>::Type;
     Number* const from = partials.numbers(offset + Joined::line(partials, where.batch, tile_m));
-    for_all(tile_n * partials.tile_n, partials.tile_n, where.columns, thread, threads, [&](int column, bool is_inside) {
-      Number const result = function::take<Number>(is_inside ? from + column : nullptr);
-      if (is_inside) port.data[int64_t(tile_m) * where.columns + column] = function::Stored<Element>::of(result);
+    int const lane = thread % 32;
+    for_blocks(tile_n * partials.tile_n, partials.tile_n, thread, threads, [&](int first, int count) {
+      int const column = first + lane;
+      Number const result = function::take<Number>(lane < count ? from + column : nullptr);
+      if (lane < count && column < where.columns) {
+        port.data[int64_t(tile_m) * where.columns + column] = function::Stored<Element>::of(result);
+      }
     });
   }
 };
@@ -285,7 +304,7 @@ struct Reducers;
 template <typename Number, int kRows, int kGroups, int kVector>
 struct Reducers<List<>, Number, kRows, kGroups, kVector> {
   static constexpr int kColumnLines = 0, kWholes = 0;
-  static constexpr bool kHasPartials = false;
+  static constexpr bool kHasPartials = false, kOfTile = false;
 
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const&) { return 0; }
   CUTLASS_DEVICE void begin_rows() {}
@@ -302,12 +321,12 @@ struct Reducers<List<>, Number, kRows, kGroups, kVector> {
   template <int kStride, typename Local>
   CUTLASS_DEVICE void share_columns(Number*, int, int, int, Local const&) {}
   CUTLASS_DEVICE static void leave_columns(Partials<Number> const&, int64_t, Number const*, int, int, int, int, int,
-                                           int, int64_t, int) {}
+                                           int64_t, int) {}
   CUTLASS_DEVICE void share_whole(Number*, int, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
-  template <typename Arguments, typename Where, typename Rows>
+  template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
-                                         Rows const&) {}
+                                         int, int, int) {}
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int, int,
                                     int, int) {}
@@ -319,6 +338,7 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
   static constexpr int kColumnLines = Each::kColumnLines + Rest::kColumnLines;
   static constexpr int kWholes = Each::kWholes + Rest::kWholes;
   static constexpr bool kHasPartials = Each::kHasPartials || Rest::kHasPartials;
+  static constexpr bool kOfTile = Each::kOfTile || Rest::kOfTile;
   Each first;
   Rest others;
 
@@ -371,11 +391,11 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
     others.template share_columns<kStride>(shared + Each::kColumnLines * all_lines, all_lines, warp_line, lane, local);
   }
   CUTLASS_DEVICE static void leave_columns(Partials<Number> const& partials, int64_t offset, Number const* shared,
-                                           int all_lines, int warps, int columns, int first_column, int end, int tile_m,
+                                           int all_lines, int warps, int columns, int first_column, int tile_m,
                                            int64_t batch, int thread) {
-    Each::leave_columns(partials, offset, shared, warps, columns, first_column, end, tile_m, batch, thread);
+    Each::leave_columns(partials, offset, shared, warps, columns, first_column, tile_m, batch, thread);
     Rest::leave_columns(partials, offset + Each::size(partials), shared + Each::kColumnLines * all_lines, all_lines,
-                        warps, columns, first_column, end, tile_m, batch, thread);
+                        warps, columns, first_column, tile_m, batch, thread);
   }
   CUTLASS_DEVICE void share_whole(Number* shared, int warps, int warp, int lane) {
     first.share_whole(shared, warp, lane);
@@ -386,15 +406,24 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
     Each::leave_whole(partials, offset, shared, warps, batch, tile);
     Rest::leave_whole(partials, offset + Each::size(partials), shared + Each::kWholes * warps, warps, batch, tile);
   }
-  /// Joins the partial results of the lines of tiles whose last one this is (`done`: 1 a line across, 2 one down, 4
-  /// all), and writes: first of rows, of which `rows` calls its argument with each that this thread has, and whether it
-  /// is inside of D. Whole warps call both.
-  template <typename Arguments, typename Where, typename Rows>
-  CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
-                                         Where const& where, int tile_n, int done, Rows const& rows) {
-    Each::finish_rows(partials, offset, arguments, where, tile_n, done, rows);
-    Rest::finish_rows(partials, offset + Each::size(partials), arguments, where, tile_n, done, rows);
+  /// Joins the partial results of the lines of tiles that end with one (`done`: 1 a line across, 2 one down, 4 all),
+  /// and writes the results of this thread's warp. To be called by whole warps.
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish_all(Partials<Number> const& partials, Arguments const& arguments,
+                                        Where const& where, int tile_m, int tile_n, int done, int thread, int threads) {
+    for_blocks(tile_m * partials.tile_m, partials.tile_m, thread, threads, [&](int first, int count) {
+      finish_rows(partials, 0, arguments, where, tile_n, done, first, count, thread % 32);
+    });
+    finish(partials, 0, arguments, where, tile_m, tile_n, done, thread, threads);
   }
+  /// The first half of it: results of `count` rows, 32 at most.
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                         Where const& where, int tile_n, int done, int first, int count, int lane) {
+    Each::finish_rows(partials, offset, arguments, where, tile_n, done, first, count, lane);
+    Rest::finish_rows(partials, offset + Each::size(partials), arguments, where, tile_n, done, first, count, lane);
+  }
+  /// The other half: results of columns, and of all of D.
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int tile_m, int tile_n, int done, int thread, int threads) {

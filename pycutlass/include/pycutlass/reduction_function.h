@@ -116,17 +116,13 @@ struct ReduceFunction {
       reducers.share_whole(shared.wholes, kWarps, warp, lane);
       __syncthreads();
       for (int column = thread; column < kTileN; column += kThreadCount) {
-        reducers.leave_columns(partials, 0, shared.columns, kWarps * kTileN, kWarps, kTileN, tile_n * kTileN,
-                               where.columns, tile_m, 0, column);
+        reducers.leave_columns(partials, 0, shared.columns, kWarps * kTileN, kWarps, kTileN, tile_n * kTileN, tile_m, 0,
+                               column);
       }
       if (thread == 0) reducers.leave_whole(partials, 0, shared.wholes, kWarps, 0, tile_m * partials.tiles_n + tile_n);
       if (thread == 0) shared.done[0] = count.template last<kAxes>(partials);
       __syncthreads();
-      auto const rows = [&](auto const& use) {
-        for_all(tile_m * partials.tile_m, partials.tile_m, where.rows, thread, kThreadCount, use);
-      };
-      reducers.finish_rows(partials, 0, params.given, where, tile_n, shared.done[0], rows);
-      reducers.finish(partials, 0, params.given, where, tile_m, tile_n, shared.done[0], thread, kThreadCount);
+      reducers.finish_all(partials, params.given, where, tile_m, tile_n, shared.done[0], thread, kThreadCount);
     }
 
     using Source =

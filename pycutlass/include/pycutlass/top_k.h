@@ -87,7 +87,7 @@ template <int kCount, typename Values, typename Indices, typename Number, int kR
 struct Reducer<TopK<kCount, Values, Indices>, Number, kRows, kGroups, kVector> {
   using Kind = function::Max;  // elements outside of D become the least, behind all of D's own
   static constexpr int kColumnLines = 0, kWholes = 0;
-  static constexpr bool kHasPartials = false;
+  static constexpr bool kHasPartials = false, kOfTile = false;
 
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const&) { return 0; }
   CUTLASS_DEVICE void begin_rows() {}
