@@ -38,8 +38,7 @@ struct EndedLines {
     CUTLASS_PRAGMA_NO_UNROLL
     for (int64_t from = all - 1 - own; from < lines; from += 32 * all) {
       int64_t const i = from + thread * all;
-      unsigned ended =
-          function::ballot(i < lines && TileCount::template ends<kAxes>(partials, partials.line(i), kOthers));
+      unsigned ended = function::ballot(i < lines && TileCount::template ends<kAxes>(partials, i, kOthers));
       CUTLASS_PRAGMA_NO_UNROLL
       for (int64_t line = from; ended != 0; ended >>= 1, line += all) {
         if ((ended & 1) && thread == 0) put(partials, words, line);

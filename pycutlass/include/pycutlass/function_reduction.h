@@ -78,12 +78,13 @@ struct TileCount {
     }
     return result;
   }
-  /// Counts up one line of tiles, and returns whether that ends it.
+  /// Counts up the i-th line of tiles, and returns whether that ends it.
   template <int kAxes, typename Number>
-  CUTLASS_DEVICE static bool ends(Partials<Number> const& partials, LineOfTiles const& line, unsigned others) {
-    if (!(kAxes & (1 << line.axis))) return false;
-    unsigned const last = partials.tiles_of_line(line.axis) - 1 + others;
-    return function::count_up(partials.counter(line.axis, line.batch, line.tile_m, line.tile_n), last) == last;
+  CUTLASS_DEVICE static bool ends(Partials<Number> const& partials, int64_t i, unsigned others) {
+    int const axis = partials.line(i).axis;
+    if (!(kAxes & (1 << axis))) return false;
+    unsigned const last = partials.tiles_of_line(axis) - 1 + others;
+    return function::count_up(partials.first_counter + i, last) == last;
   }
 };
 
