@@ -54,6 +54,35 @@ int main(int count, char** given) {
   return 2;
 }
 """
+#: What the activations are right to where results are rounded to f16, and where to bf16: of the result, and beside it.
+#: GELU's results below -5 and -6 are that small.
+NARROW = {"Narrow": (6e-5, {"gelu": 6e-9, "gelu_tanh": 6e-9}), "Bfloat": (2.0**-11, {"gelu": 1e-9, "gelu_tanh": 6e-9})}
+NARROW_PROGRAM = """
+#include "pycutlass/activation.h"
+
+#include <cstdio>
+#include <vector>
+
+template <typename Activation>
+int apply(char const* from, char const* to) {
+  std::FILE* file = std::fopen(from, "rb");
+  std::vector<float> numbers(1 << 20);
+  numbers.resize(std::fread(numbers.data(), sizeof(float), numbers.size(), file));
+  std::fclose(file);
+  for (float& each : numbers) each = Activation::of(each);
+  file = std::fopen(to, "wb");
+  std::fwrite(numbers.data(), sizeof(float), numbers.size(), file);
+  return std::fclose(file);
+}
+
+int main(int count, char** given) {
+  switch (std::atoi(given[1])) {
+%s
+  }
+  return 2;
+}
+"""
+NARROW_CASES = [(activation, kind) for activation in BOUNDED for kind in NARROW]
 CASES = [(activation, short) for activation in BOUNDED for short in SPELLED]
 
 
@@ -64,11 +93,25 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"    case {number}: return apply<{SPELLED[short]}, {activation.tag}>(given[2], given[3]);"
         for number, (activation, short) in enumerate(CASES)
     ]
-    (directory / "program.cpp").write_text(PROGRAM % "\n".join(lines))
+    return built(directory, PROGRAM % "\n".join(lines))
+
+
+@pytest.fixture(scope="module")
+def narrow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lines = []
+    for number, (activation, kind) in enumerate(NARROW_CASES):
+        name = f"pycutlass::{activation.tag.split('::')[-1]}<pycutlass::activation::{kind}>"
+        lines.append(f"    case {number}: return apply<{name}>(given[2], given[3]);")
+    return built(tmp_path_factory.mktemp("narrow"), NARROW_PROGRAM % "\n".join(lines))
+
+
+def built(directory: Path, text: str) -> Path:
+    """Return a program for the host, which lies beside its text."""
+    (directory / "program.cpp").write_text(text)
     includes = [f"-I{path}" for path in find_tools("nvcc", toolkit.without_memo).host.includes]
     command = [*toolkit.find_host_compiler(), "-std=c++17", "-O2", "-w", *includes, "program.cpp", "-o", "program"]
-    built = subprocess.run(command, cwd=directory, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr[-4000:]
+    compiled = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    assert compiled.returncode == 0, compiled.stderr[-4000:]
     return directory / "program"
 
 
@@ -80,6 +123,25 @@ def test_the_cpp_is_right_to_what_is_stated(activation: Any, short: str, program
     subprocess.run([program, number, program.parent / "from", program.parent / "to"], check=True)
     found = np.fromfile(program.parent / "to", x.dtype)
     assert too_wrong(activation, short, x, found) == []
+
+
+@pytest.mark.parametrize(("activation", "kind"), NARROW_CASES, ids=lambda each: getattr(each, "__name__", each))
+def test_those_of_narrow_results_are_right_to_what_is_stated(activation: Any, kind: str, narrow_program: Path) -> None:
+    near = np.linspace(-6.5, 6.5, 2601)
+    x = np.concatenate([near, np.linspace(-40, 40, 401), np.exp2(np.arange(-24.0, 0)), -np.exp2(np.arange(-24.0, 0))])
+    x = x.astype(np.float32)
+    x.tofile(narrow_program.parent / "from")
+    number = str(NARROW_CASES.index((activation, kind)))
+    files = (narrow_program.parent / "from", narrow_program.parent / "to")
+    subprocess.run([narrow_program, number, *files], check=True)
+    found = np.fromfile(files[1], np.float32).astype(float)
+    exact = np.array(exact_of(activation, x), np.float64)
+    relative, beside = NARROW[kind]
+    absolute = max(beside.get(activation.__name__, 0.0), 2.0**-120)  # a factor that is no normal number is 0
+    error = np.abs(found - exact)
+    bad = np.flatnonzero(~(error <= np.maximum(relative * np.abs(exact), absolute)))
+    assert not bad.size, [(x[i], found[i], exact[i]) for i in bad[:3]]
+    assert error.max() > 0, "narrow formulas are not the exact ones"
 
 
 def test_a_wrong_function_is_found() -> None:
