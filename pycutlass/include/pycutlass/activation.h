@@ -32,10 +32,8 @@ template <>
 struct WideOf<cutlass::half_t> {
   using type = float;
 };
-/// f32 whose results are rounded to 16 bits: activations are right to 2^-14, with half of the instructions. Those of
-/// the FMA pipe count even beside a mainloop: on an H100, beyond two or three for each element, each of them keeps
-/// tensor cores waiting for about a cycle, whatever the numbers are. Those of the ALU (minima, maxima) and powers of
-/// two, reciprocals and square roots do not.
+/// f32 whose results are rounded to 16 bits: activations are right to 2^-14, with half of the instructions, which count
+/// even beside a mainloop.
 struct Narrow {};
 template <>
 struct WideOf<Narrow> {
@@ -167,9 +165,33 @@ CUTLASS_HOST_DEVICE float gelu(float x) {
   p = p * t - 0x1.26af04p+0f;
   return gelu_of_exponent(x, t, p * t - 1.0f);
 }
-/// Right to 6e-5 of the result down to -6: with 2^-t beside it, for which no FMA is needed, a polynomial of degree 3
-/// does what one of degree 6 does alone.
+/// Right to 6e-5 of the result down to -6.
 CUTLASS_HOST_DEVICE float narrow_gelu(float x) {
+  float const t = ::fminf(::fabsf(x), 14.0f);
+  float p = 0x1.8924fap-16f;
+  p = p * t - 0x1.44ebf8p-11f;
+  p = p * t + 0x1.dbd07ap-8f;
+  p = p * t - 0x1.a538a2p-5f;
+  p = p * t - 0x1.d7ec9ep-2f;
+  p = p * t - 0x1.2685e2p+0f;
+  return gelu_of_exponent(x, t, p * t - 1.0f);
+}
+/// Right to 4.3e-4 of the result down to -6.
+CUTLASS_HOST_DEVICE float approximate_gelu(float x) {
+  float const t = ::fminf(::fabsf(x), 14.0f);
+  float p = -0x1.b746e0p-13f;
+  p = p * t + 0x1.2d10f0p-8f;
+  p = p * t - 0x1.64f68cp-5f;
+  p = p * t - 0x1.e23256p-2f;
+  p = p * t - 0x1.257636p+0f;
+  return gelu_of_exponent(x, t, p * t - 1.0f);
+}
+
+/// The same for kernels that multiply by wgmma. On an H100 its tensor cores wait for about a cycle for each instruction
+/// of the FMA pipe beside them, beyond two or three for each element and whatever the numbers are; for powers of two,
+/// and for the ALU's minima and maxima, they do not. With 2^-t beside it, a polynomial of degree 3 does what one of
+/// degree 6 does alone. Beside mma.sync, the second power takes longer than the products that it saves.
+CUTLASS_HOST_DEVICE float narrow_gelu_by_powers(float x) {
   float const t = ::fminf(::fabsf(x), 14.0f);
   float const h = 0x1.f1a250p-1f * normal_exp2(-t) - 0x1.f8d5ecp+0f;
   float p = -0x1.c53024p-11f;
@@ -178,7 +200,7 @@ CUTLASS_HOST_DEVICE float narrow_gelu(float x) {
   return gelu_of_exponent(x, t, p * t + h);
 }
 /// Right to 4.6e-4 of the result down to -5, to 1e-9 from there on.
-CUTLASS_HOST_DEVICE float approximate_gelu(float x) {
+CUTLASS_HOST_DEVICE float approximate_gelu_by_powers(float x) {
   float const t = ::fminf(::fabsf(x), 14.0f);
   float const h = 0x1.0b0c44p+0f * normal_exp2(-t) - 0x1.0570a0p+1f;
   float const p = -0x1.67921ep-1f * t - 0x1.bbb1a6p-2f;
@@ -203,14 +225,26 @@ template <>
 struct Formulas<Narrow> {
   CUTLASS_HOST_DEVICE static float tanh(float x) { return narrow_tanh(x); }
   CUTLASS_HOST_DEVICE static float sigmoid(float x) { return narrow_sigmoid(x); }
-  CUTLASS_HOST_DEVICE static float gelu(float x) { return narrow_gelu(x); }
+  CUTLASS_HOST_DEVICE static float gelu(float x) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // sm_90a, which kernels without wgmma are not compiled for
+    return narrow_gelu_by_powers(x);
+#else
+    return narrow_gelu(x);
+#endif
+  }
   CUTLASS_HOST_DEVICE static float gelu_tanh(float x) { return narrow_gelu_tanh(x); }
 };
 template <>
 struct Formulas<Bfloat> {
   CUTLASS_HOST_DEVICE static float tanh(float x) { return approximate_tanh(x); }
   CUTLASS_HOST_DEVICE static float sigmoid(float x) { return narrow_sigmoid(x); }
-  CUTLASS_HOST_DEVICE static float gelu(float x) { return approximate_gelu(x); }
+  CUTLASS_HOST_DEVICE static float gelu(float x) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // sm_90a, which kernels without wgmma are not compiled for
+    return approximate_gelu_by_powers(x);
+#else
+    return approximate_gelu(x);
+#endif
+  }
   CUTLASS_HOST_DEVICE static float gelu_tanh(float x) { return narrow_gelu_tanh(x); }
 };
 
