@@ -201,7 +201,7 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         return tuple(Scalar(each.name, each.default, on_device=True) for each in self.graph.of_form("scalar"))
 
     def lost_default(self, scalar: str) -> str:
-        """Return that the default of a scalar becomes 0 in the type that is computed in; nothing where it does not."""
+        """Return why the type that is computed in does not hold the default of a scalar; nothing where it does."""
         return self._lost_defaults.get(scalar, "")
 
     @cached_property  # every launch asks

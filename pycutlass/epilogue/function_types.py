@@ -101,21 +101,15 @@ def check_names(name: str, graph: Graph) -> None:
 def check_constants(name: str, graph: Graph, compute: Element) -> None:
     """Raise DescriptionError where a number of the function becomes 0 or infinite in the type that is computed in.
 
-    A default is refused here where it becomes infinite. One that becomes 0, which a launch need not use, is for
-    `lost_defaults`.
+    Defaults, which a launch need not use, are for `lost_defaults`.
     """
-    constants = [each.data[0] for each in graph.values if each.node == "constant"]
-    numbers = [(digits, "", float.fromhex(digits)) for digits in constants]
-    defaults = [(each.name, each.default or 0.0) for each in graph.inputs]
-    numbers += [(scalar, f"{scalar}=", default) for scalar, default in defaults if abs(default) > 1]
-    for key, called, number in numbers:
-        lost = _why_lost(number, compute, called)
-        if lost:
-            raise DescriptionError(f"{_place(graph, key)}{name} has the number {lost}")
+    for value in graph.values:
+        if value.node == "constant" and (lost := _why_lost(float.fromhex(value.data[0]), compute)):
+            raise DescriptionError(f"{_place(graph, value.data[0])}{name} has the number {lost}")
 
 
 def lost_defaults(name: str, graph: Graph, compute: Element) -> dict[str, str]:
-    """Return why defaults become 0 in the type that is computed in, of scalars that have such, by their names."""
+    """Return why defaults become 0 or infinite in the type that is computed in, by the names of their scalars."""
     defaults = {each.name: each.default for each in graph.inputs if each.default is not None}
     why = {scalar: _why_lost(default, compute, f"{scalar}=") for scalar, default in defaults.items()}
     return {scalar: f"{_place(graph, scalar)}{name} has the number {lost}" for scalar, lost in why.items() if lost}
@@ -138,13 +132,13 @@ def _why_lost(number: float, compute: Element, called: str = "") -> str:
     wider = "float64 operands with element_epilogue=cutlass.float64"
     if math.isfinite(single) and single != 0:
         wider = "element_epilogue=cutlass.float32"
-    this = f"{called}{_digits(number)}, which"
+    this, use = f"{called}{_digits(number)}, which", "give or use" if called else "use"
     if kept:
-        return f"{this} is beyond {compute}: use a smaller one, or {wider}. It would be {kept:g} there"
+        return f"{this} is beyond {compute}: {use} a smaller one, or {wider}. It would be {kept:g} there"
     least = 2.0 ** _LEAST_EXPONENTS.get(compute.short, -1074)
     return (
-        f"{this} becomes {kept:g} in {compute}, the type that it is computed in: {'give or use' if called else 'use'} "
-        f"one of at least {least:.3g} in magnitude, or {wider}"
+        f"{this} becomes {kept:g} in {compute}, the type that it is computed in: {use} one of at least "
+        f"{least:.3g} in magnitude, or {wider}"
     )
 
 

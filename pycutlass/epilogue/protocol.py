@@ -281,7 +281,7 @@ class Epilogue(ABC):
         return 0
 
     def lost_default(self, scalar: str) -> str:
-        """Return that the default of a scalar becomes 0 in the type that is computed in; nothing where it does not."""
+        """Return why the type that is computed in does not hold the default of a scalar; nothing where it does."""
         return ""
 
     @public

@@ -238,7 +238,7 @@ def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str
     ------
     ArgumentError, ArgumentTypeError
         Something that the epilogue does not take, two values of one scalar, one whose gradient would be lost, or a
-        default that becomes 0 in the type that is computed in.
+        default that becomes 0 or infinite in the type that is computed in.
     """
     names, known = {port.name for port in epilogue.ports}, tuple(epilogue.scalar_names)
     given = named_inputs(inputs)

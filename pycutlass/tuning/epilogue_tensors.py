@@ -122,8 +122,11 @@ def _order(spec: TensorSpec) -> list[int]:
 
 
 def _scalars(epilogue: Epilogue, reads_c: bool) -> dict[str, float]:
-    """Return the scalars of a launch by name: beta = 1 where a functor reads C, and 1 where there is no default."""
-    found = {each.name: 1.0 if each.default is None else each.default for each in epilogue.scalar_table}
+    """Return the scalars of a launch by name: beta = 1 where a functor reads C, and 1 where no default can be used."""
+    found = {
+        each.name: 1.0 if each.default is None or epilogue.lost_default(each.name) else each.default
+        for each in epilogue.scalar_table
+    }
     if epilogue.reads_source is None and "beta" in found:
         found["beta"] = float(reads_c)
     rounded = epilogue.epilogue_type(**found)  # to the type that the epilogue computes in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import numpy as np
@@ -196,10 +197,13 @@ def test_a_default_beyond_what_is_computed_in(default: float) -> None:
         return accum * alpha
 
     function = pycutlass.epilogue_function(scaled)
-    with pytest.raises(
-        DescriptionError, match=f"scaled has the number alpha={default:g}, which is beyond".replace("+", ".")
-    ):
-        function(cutlass.float16, 8, cutlass.float32, cutlass.float16)
+    functor = function(cutlass.float16, 8, cutlass.float32, cutlass.float16)
+    number = re.escape(
+        f"scaled has the number alpha={default:g}, which is beyond cutlass.float16: give or use a smaller"
+    )
+    with pytest.raises(ArgumentError, match=rf"^scaled, line \d+ \(def scaled.*\): {number} one, or "):
+        functor.epilogue_type()
+    assert functor.epilogue_type(2).values == (2.0,)
     assert function(cutlass.float64, 2, cutlass.float64).epilogue_type().values == (default,)
 
 

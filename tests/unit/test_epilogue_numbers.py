@@ -95,11 +95,18 @@ def test_defaults_that_become_0_are_refused_with_their_line_where_they_are_used(
     assert typed(shifted, F32).epilogue_type().values == (1e-9, -1e-10)
 
 
-def test_arguments_refuse_such_defaults() -> None:
-    functor = pycutlass.epilogue_function(shifted)(F16, 8, F32, F16)
+def large(accum: Any, eps: Scalar = 1e9, small: Scalar = 1.0) -> Any:
+    return accum + eps + small
+
+
+@pytest.mark.parametrize(
+    ("function", "said"), [(shifted, "eps=1e-09, which becomes 0"), (large, "eps=1e[+]09, which is beyond")]
+)
+def test_arguments_refuse_such_defaults(function: Any, said: str) -> None:
+    functor = pycutlass.epilogue_function(function)(F16, 8, F32, F16)
     operation = GemmOperationUniversal(**parts("f16", tile=(64, 64, 32)) | {"epilogue_functor": functor})
     a, b, out = np.ones((64, 64), np.float16), np.ones((64, 64), np.float16, "F"), np.zeros((64, 64), np.float16)
-    with pytest.raises(ArgumentError, match="eps=1e-09, which becomes 0"):
+    with pytest.raises(ArgumentError, match=said):
         GemmArguments(operation, (64, 64, 64), a, b, None, out)
     given = GemmArguments(operation, (64, 64, 64), a, b, None, out, output_op=operation.epilogue_type(0.5, 2))
     operation.run(given)
@@ -118,6 +125,18 @@ def test_plans_and_products_refuse_such_defaults() -> None:
         with pytest.raises(ArgumentError, match=r"tiny has the number eps=1e-60, which becomes 0 in cutlass\.float32"):
             call(a, a, epilogue=tiny)
     assert np.all(pycutlass.matmul(a, a, epilogue=tiny, epilogue_inputs={"eps": 2}) == 10)
+
+
+def test_plans_and_products_refuse_defaults_that_become_infinite() -> None:
+    @pycutlass.epilogue_function
+    def huge(accum: Any, eps: Scalar = 1e39) -> Any:
+        return accum + eps
+
+    a = np.ones((8, 8), np.float32)
+    for call in (pycutlass.Gemm, pycutlass.matmul):
+        with pytest.raises(ArgumentError, match=r"huge has the number eps=1e\+39, which is beyond cutlass\.float32"):
+            call(a, a, epilogue=huge)
+    assert np.all(pycutlass.matmul(a, a, epilogue=huge, epilogue_inputs={"eps": 2}) == 10)
 
 
 class Normed(EpilogueVisitTree):

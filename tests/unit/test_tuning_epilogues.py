@@ -15,7 +15,7 @@ from tuned import GPU
 
 import pycutlass
 from pycutlass import cutlass
-from pycutlass.epilogue import Row, Tensor, fusions, gelu
+from pycutlass.epilogue import Row, Scalar, Tensor, fusions, gelu
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.plan import pick
 from pycutlass.spec import TensorSpec
@@ -95,6 +95,16 @@ def test_a_functor_reads_what_the_problem_says(source: str, memory: Any) -> None
     assert bounds["D"].wrong(without["D"].exact).mean() > 0.6  # gelu leaves nothing of many
     bias_bytes = 0 if source == "bias" else 2 * 100 * 136
     assert problem.bytes == plain.bytes + bias_bytes
+
+
+@pytest.mark.parametrize("default", [1e-60, 1e39])
+def test_a_function_whose_default_cannot_be_used_is_measured(default: float, memory: Any) -> None:
+    def shifted(accum: Any, eps: Scalar = default) -> Any:
+        return accum + eps
+
+    function = pycutlass.epilogue_function(shifted)
+    problem = problems_of(pycutlass.Gemm(A, B, epilogue=function, epilogue_inputs={"eps": 2.0}))[0]
+    assert EpilogueTensors(problem, problem.work(), Drawing("normal", 0), memory).scalars == {"eps": 1.0}
 
 
 def test_a_part_has_the_rows_of_all_that_is_read(memory: Any) -> None:
