@@ -104,6 +104,10 @@ class Conv2dKind(Multiplied):
             *(stride_support, self.epilogue, swizzling_functor, group_mode),
         )
 
+    def __str__(self) -> str:
+        operands = self._in_words({"A": self.A, "B": self.B, "C and D": self.C})
+        return f"{self.direction.name}{' of channels in groups' if self.is_grouped else ''}, with {operands}"
+
 
 def conv_kind_of(
     direction: _core.ConvOperator,

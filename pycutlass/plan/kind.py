@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ class Multiplied:
     element_b: Any
     element_accumulator: Any
     math_operation: MathOperation
+    epilogue: Epilogue
 
     def instruction(
         self, shape: tuple[int, int, int] | None, opcode: _core.OpClass = _core.OpClass.TensorOp
@@ -42,6 +44,18 @@ class Multiplied:
     def is_full_f32(self) -> bool:
         """Whether products are those of float32 itself, which tensor cores do not have."""
         return self.element_a is _core.float32 and self.math_operation is MathOperation.multiply_add
+
+    def _in_words(self, operands: Mapping[str, TensorDescription]) -> str:
+        """Return operands by their names, what is multiplied and summed up, and the epilogue, for messages."""
+        a, b, sums = (element(each) for each in (self.element_a, self.element_b, self.element_accumulator))
+        described = ", ".join(
+            f"{name} of {each.type} in {each.order}, aligned to {counted(each.alignment, 'element')}"
+            for name, each in operands.items()
+        )
+        return (
+            f"{described}; {a} is multiplied by {b} ({self.math_operation.name}), summed up in {sums}, and the "
+            f"epilogue is {self.epilogue!r}"
+        )
 
 
 @public
@@ -128,13 +142,4 @@ class GemmKind(Multiplied):
     def __str__(self) -> str:
         operands = {"A": self.A, "B": self.B}
         operands |= {"C and D": self.D} if self.C == self.D else {"C": self.C, "D": self.D}
-        a, b, sums = (element(each) for each in (self.element_a, self.element_b, self.element_accumulator))
-        return (
-            f"{', '.join(f'{name} of {_in_words(each)}' for name, each in operands.items())}; {a} is multiplied by {b} "
-            f"({self.math_operation.name}), summed up in {sums}, and the epilogue is {self.epilogue!r}"
-        )
-
-
-def _in_words(operand: TensorDescription) -> str:
-    """Return type, layout and alignment of an operand, for messages."""
-    return f"{operand.type} in {operand.order}, aligned to {counted(operand.alignment, 'element')}"
+        return self._in_words(operands)

@@ -181,6 +181,21 @@ def test_where_there_is_no_kernel_the_remedy_is_said(said: str, asked: Any, prob
         conv2d_pick(asked, problem, A100)
 
 
+def test_the_kind_is_said_in_words() -> None:
+    asked = kind(fprop, cutlass.uint8)
+    with pytest.raises(ArgumentError, match="there is no kernel for convolutions of this kind") as refused:
+        conv2d_pick(asked, size(), A100)
+    assert "Conv2dKind" not in str(refused.value)
+    assert str(refused.value).endswith(f"The kind is {asked}")
+    assert str(asked) == (
+        "fprop, with A of cutlass.uint8 in cutlass.TensorNHWC, aligned to 8 elements, B of cutlass.uint8 in "
+        "cutlass.TensorNHWC, aligned to 8 elements, C and D of cutlass.int32 in cutlass.TensorNHWC, aligned to 4 "
+        "elements; cutlass.uint8 is multiplied by cutlass.uint8 (multiply_add), summed up in cutlass.int32, and the "
+        f"epilogue is {asked.epilogue!r}"
+    )
+    assert str(kind(wgrad, grouped=True)).startswith("wgrad of channels in groups, with A of cutlass.float16 in ")
+
+
 def test_padding_as_told_helps() -> None:
     padded = kind(dgrad, alignment=2)
     assert conv2d_pick(padded, size(C=4, K=8, stride_h=2), A100).operation.is_strided_dgrad
