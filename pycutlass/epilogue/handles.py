@@ -14,6 +14,7 @@ from typing import Any
 from pycutlass.calls import shown
 from pycutlass.epilogue import functions
 from pycutlass.epilogue.function import EpilogueFunction, epilogue_function
+from pycutlass.epilogue.function_epilogue import FunctionEpilogue
 from pycutlass.epilogue.graph import Graph, Input, Value, element_named
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.pairs import pairs
@@ -41,10 +42,14 @@ def handle_of(function: Any, types: Mapping[str, str] | None = None) -> str:
         No epilogue function.
     """
     if not isinstance(function, EpilogueFunction):
-        raise ArgumentTypeError(
-            f"a handle is made of an epilogue function, got {shown(function)}: decorate a function with "
-            f"pycutlass.epilogue_function; an activation is passed by its name, such as 'gelu'"
+        how = (
+            "decorate a function with pycutlass.epilogue_function; an activation is passed by its name, such as 'gelu'"
         )
+        if isinstance(function, FunctionEpilogue):
+            how = "pass the function itself, and types of outputs by name, as in epilogue_handle(function, D=dtype)"
+        elif type(function) is str and function.lstrip().startswith("{"):
+            how = "use a handle as it is, or its function, pycutlass.pytorch.epilogue_of(handle)"
+        raise ArgumentTypeError(f"a handle is made of an epilogue function, got {shown(function)}: {how}")
     graph = function.graph
     kinds = types or {}
     return json.dumps(
@@ -69,7 +74,8 @@ def read_handle(text: str) -> tuple[EpilogueFunction, dict[str, str]]:
         Something that `handle_of` has not made.
     """
     if type(text) is not str:
-        raise ArgumentTypeError(f"a handle of an epilogue is text, got {shown(text)}: {_REMEDY}")
+        how = "use the function as it is" if isinstance(text, EpilogueFunction) else _REMEDY
+        raise ArgumentTypeError(f"a handle of an epilogue is text, got {shown(text)}: {how}")
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -233,6 +233,8 @@ def check_epilogue(given: Any, name: str = "epilogue") -> None:
         how = "decorate a function of your own with pycutlass.epilogue_function"
         if type(called) is str and called in _ACTIVATIONS:
             how = f"pass pycutlass.{called}"
+        elif type(given) is str and given.lstrip().startswith("{"):
+            how = "pass the function itself, pycutlass.pytorch.epilogue_of(handle)"
         elif type(given) is str:
             how = "pass the activation or the function itself, such as pycutlass.gelu or fusions.bias_gelu"
         raise ArgumentTypeError(

@@ -30,6 +30,7 @@ from pycutlass.epilogue import (
 )
 from pycutlass.epilogue.functions import erf, exp, where
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import attribute
 from pycutlass.plan.shortcut import precision_of
 
 __all__ = [
@@ -144,7 +145,8 @@ def activation_of(name: str | None) -> NamedActivation | None:
         return None
     if not isinstance(name, str):
         raise ArgumentTypeError(
-            f"activation must be the name of one, {', '.join(map(repr, ACTIVATIONS))}, got {shown(name)}"
+            f"activation must be the name of one, {', '.join(map(repr, ACTIVATIONS))}, got {shown(name)}: "
+            f"{_meant(name)}"
         )
     found = ACTIVATIONS.get(name)
     if found is None and name.lstrip().startswith("{"):
@@ -157,6 +159,15 @@ def activation_of(name: str | None) -> NamedActivation | None:
         near = " swish is silu here." if name == "swish" else suggestion(name, ACTIVATIONS)  # not hardswish
         raise ArgumentError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got {name!r}.{near}")
     return found
+
+
+def _meant(given: Any) -> str:
+    """Return what to pass instead of what is no name of an activation, for the end of a message."""
+    called = attribute(given, "__name__")
+    if type(called) is str and called in ACTIVATIONS and not isinstance(given, EpilogueFunction):
+        return f"pass {called!r}"
+    write = "" if isinstance(given, EpilogueFunction) else "write anything else as an epilogue function, and "
+    return f"{write}call fused_mm or fused_conv2d with pycutlass.pytorch.epilogue_handle(function)"
 
 
 def takes_functions(operand: torch.Tensor) -> bool:

@@ -99,7 +99,7 @@ def epilogue_of(handle: str) -> EpilogueFunction:
     >>> pycutlass.pytorch.epilogue_of(pycutlass.pytorch.epilogue_handle(fusions.bias_gelu)) == fusions.bias_gelu
     True
     """
-    return _read(handle)[0]
+    return (_read(handle) if type(handle) is str else read_handle(handle))[0]  # which refuses what cannot be hashed
 
 
 @lru_cache(maxsize=512)  # a program has a bounded number of epilogues, each of which is a kernel

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import pycutlass
 from pycutlass import cutlass
 from pycutlass.epilogue import Scalar
+from pycutlass.epilogue.handles import handle_of
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.plan import matmul as module
 from pycutlass.plan.options import KeptPlans
@@ -212,6 +213,10 @@ REFUSED: list[tuple[str, Any]] = [
     ("^linear has no keyword scale; it has x, w, .* mean scales", lambda: pycutlass.linear(A, A, scale=(1.0, 1.0))),
     ("^activation must be .* got 'gelu': pass pycutlass.gelu$", lambda: pycutlass.linear(A, A, activation="gelu")),
     ("got 'swiglu': pass the activation or the function itself", lambda: pycutlass.matmul(A, A.T, epilogue="swiglu")),
+    (
+        r"pass the function itself, pycutlass\.pytorch\.epilogue_of\(handle\)$",
+        lambda: pycutlass.matmul(A, A.T, epilogue=handle_of(pycutlass.epilogue_function(lambda accum: accum * 2))),
+    ),
     ("pass pycutlass.tanh$", lambda: pycutlass.matmul(A, A.T, epilogue=np.tanh)),
     ("operand b must be a tensor", lambda: pycutlass.matmul(A, None)),
     ("to multiply by a number, pass it as alpha$", lambda: pycutlass.matmul(A, np.ones((), np.float32))),

@@ -144,13 +144,24 @@ def test_types_of_outputs() -> None:
         epilogue_handle(gated, x=torch.int64)
 
 
-@pytest.mark.parametrize("given", [gelu, "gelu", None, fusions.swiglu(cutlass.float16, 8)], ids=str)
-def test_what_is_no_function_has_none(given: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match=r"a handle is made of an epilogue function, got .*: decorate"):
-        epilogue_handle(given)
-
-
 HANDLE = epilogue_handle(fusions.bias_gelu)
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        *((each, "decorate") for each in (gelu, "gelu", None)),
+        (
+            fusions.swiglu(cutlass.float16, 8),
+            r"pass the function itself, .*epilogue_handle\(function, D=dtype\)$",
+        ),
+        (HANDLE, r"use a handle as it is, or its function, pycutlass\.pytorch\.epilogue_of\(handle\)$"),
+    ],
+    ids=str,
+)
+def test_what_is_no_function_has_none(given: Any, remedy: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=rf"a handle is made of an epilogue function, got .*: {remedy}"):
+        epilogue_handle(given)
 
 
 def changed(**fields: Any) -> str:
@@ -199,9 +210,10 @@ def test_other_texts_are_refused(what: str) -> None:
         epilogue_of(text)
 
 
-@pytest.mark.parametrize("given", [None, 1, b"{}", fusions.bias_gelu], ids=str)
+@pytest.mark.parametrize("given", [None, 1, b"{}", [HANDLE], fusions.bias_gelu], ids=str)
 def test_what_is_no_text_is_refused(given: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match="a handle of an epilogue is text, got"):
+    remedy = "use the function as it is" if given is fusions.bias_gelu else "pass what .*epilogue_handle returns"
+    with pytest.raises(ArgumentTypeError, match=f"a handle of an epilogue is text, got .*: {remedy}$"):
         epilogue_of(given)
 
 

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch_operators import ACTIVATIONS, numbers
 
+from pycutlass.epilogue import fusions, gelu
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.pytorch import Conv2d, GroupedLinear, Linear, SwiGLU, convert, partition
 
@@ -175,6 +176,18 @@ def test_what_modules_show() -> None:
     [
         (lambda: Linear(3, 4, activation="rel"), ArgumentError, "got 'rel'. Did you mean relu"),
         (lambda: Conv2d(3, 4, 3, activation=nn.ReLU()), ArgumentTypeError, "activation must be the name of one"),
+        (lambda: Linear(3, 4, activation=gelu), ArgumentTypeError, "got the class gelu: pass 'gelu'$"),
+        (lambda: Linear(3, 4, activation=functional.relu), ArgumentTypeError, "got <function relu.*>: pass 'relu'$"),
+        (
+            lambda: Linear(3, 4, activation=fusions.bias_gelu),
+            ArgumentTypeError,
+            r"got <epilogue.*>: call fused_mm or fused_conv2d with pycutlass\.pytorch\.epilogue_handle\(function\)$",
+        ),
+        (
+            lambda: Linear(3, 4, activation=lambda accum: accum * 2),
+            ArgumentTypeError,
+            "write anything else as an epilogue function, and call fused_mm or fused_conv2d",
+        ),
         (lambda: Linear(3, 4, act="relu"), ArgumentTypeError, "Linear has no keyword act"),
         (lambda: SwiGLU(3, 4, bias=True), ArgumentTypeError, "SwiGLU has no keyword bias"),
         (lambda: setattr(Linear(3, 4), "activation", nn.ReLU()), ArgumentTypeError, "activation must be the name of"),
