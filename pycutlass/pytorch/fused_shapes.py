@@ -97,7 +97,10 @@ _CALLED = {
 
 
 def given_scalars(made: Fused, scalars: Any) -> dict[str, float]:
-    """Return scalars by name; raise ArgumentError where one is missing, or there are more."""
+    """Return the scalars that are given, by name; raise ArgumentError where one is missing, or there are more.
+
+    Plans know the defaults of the others, and whether the type that is computed in holds them.
+    """
     if len(scalars) > len(made.scalars) or any(default is None for _, default in made.scalars[len(scalars) :]):
         names = ", ".join(
             name if default is None else f"{name} (by default {default:g})" for name, default in made.scalars
@@ -106,8 +109,7 @@ def given_scalars(made: Fused, scalars: Any) -> dict[str, float]:
             f"the epilogue has {counted(len(made.scalars), 'scalar')}{', ' if names else ''}{names}, and "
             f"{len(scalars)} are given: pass scalars in the order of the function's parameters"
         )
-    given = {name: default for name, default in made.scalars if default is not None}
-    return given | dict(zip((name for name, _ in made.scalars), scalars, strict=False))
+    return dict(zip((name for name, _ in made.scalars), scalars, strict=False))
 
 
 def result_shape(written: Written, extents: Extents) -> tuple[Any, ...]:

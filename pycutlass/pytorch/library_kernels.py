@@ -10,7 +10,7 @@ from torch import nn
 
 from pycutlass.exports import LoadedPlan
 from pycutlass.pytorch.fused_shapes import Extents, folded, given_scalars, is_aligned, laid, result_shape, unfolded
-from pycutlass.pytorch.handles import fused
+from pycutlass.pytorch.handles import Fused, fused
 from pycutlass.pytorch.images import Geometry, new_images
 from pycutlass.pytorch.native import Embedded, native_run
 from pycutlass.pytorch.regions.plans import precision_for
@@ -79,7 +79,7 @@ class LibraryKernel(nn.Module):
             given |= {name: given[name].unsqueeze(-1) for name in numbers}
         given |= {"a": _lying(a, self.layouts["a"]), "b": _lying(b, self.layouts["b"])}
         written = {each.name: a.new_empty(result_shape(each, extents), dtype=each.dtype) for each in made.writes}
-        self._run(given, written, given_scalars(made, scalars))
+        self._run(given, written, _all_scalars(made, scalars))
         return [unfolded(written[each.name], each, whole) for each in made.writes]
 
     def _images(
@@ -105,7 +105,7 @@ class LibraryKernel(nn.Module):
             else a.new_empty(result_shape(each, extents), dtype=each.dtype)
             for each in made.writes
         }
-        self._run(given, written, given_scalars(made, scalars))
+        self._run(given, written, _all_scalars(made, scalars))
         return [written[each.name] for each in made.writes]
 
     def _run(self, given: dict[str, torch.Tensor], written: dict[str, torch.Tensor], scalars: dict[str, float]) -> None:
@@ -124,6 +124,12 @@ class LibraryKernel(nn.Module):
         written = [results[name] for name in plan.tensors if name in results]
         numbers = [{**plan.scalars, **scalars}[name] for name in plan.scalars]
         native_run()(self.library, self.digest, plan.name, read, written, numbers)
+
+
+def _all_scalars(made: Fused, scalars: Any) -> dict[str, float]:
+    """Return scalars by name with their defaults, which a library's plan does not know by the function."""
+    given = given_scalars(made, scalars)
+    return {name: default for name, default in made.scalars if default is not None} | given
 
 
 def _lying(tensor: torch.Tensor, layout: str) -> torch.Tensor:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import re
 from typing import Any
 
 import pytest
@@ -429,3 +430,17 @@ def test_autocast(in_batch: bool) -> None:
     assert made[1].dtype == images.dtype == torch.bfloat16 and made[2].dtype == torch.float32
     for ours, wanted in zip(made, plain, strict=True):
         torch.testing.assert_close(ours.float(), wanted, rtol=0.1, atol=0.5)
+
+
+@pytest.mark.parametrize(("default", "lost"), [(1e-60, "becomes 0"), (1e60, "is beyond")])
+def test_a_default_that_a_kernel_does_not_hold_is_refused_where_it_is_left_out(default: float, lost: str) -> None:
+    @epilogue_function
+    def scaled(accum: Any, factor: Scalar = default) -> Any:
+        return accum * factor
+
+    handle = epilogue_handle(scaled)
+    a, b = random(16, 32, dtype=torch.float16), random(32, 24, dtype=torch.float16)
+    with pytest.raises(ArgumentError, match=rf"has the number factor={re.escape(f'{default:g}')}, which {lost}"):
+        ops.fused_mm(a, b, handle, [])
+    [found] = ops.fused_mm(a, b, handle, [], [2.0])
+    torch.testing.assert_close(found, 2 * (a @ b), rtol=2e-2, atol=2e-2)
