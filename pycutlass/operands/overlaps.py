@@ -103,12 +103,16 @@ def _said(names: tuple[str, str], found: tuple[str, str, str]) -> ArgumentError:
 def renamed(error: _Error, names: Mapping[str, str]) -> _Error | ArgumentError:
     """Return an exception about an overlap by what its caller calls the operands; any other one as it is.
 
-    Tensors of an epilogue keep their names, which its author chose.
+    Tensors of an epilogue keep their names, which its author chose; those in lists of a group may get other indices.
     """
     if "_found" not in vars(error):
         return error
-    one, other = (each if isinstance(each, EpilogueName) else names.get(each, each) for each in vars(error)["_names"])
+    one, other = (each if _is_kept(each) else names.get(each, each) for each in vars(error)["_names"])
     return _said((one, other), vars(error)["_found"])
+
+
+def _is_kept(name: str) -> bool:
+    return isinstance(name, EpilogueName) and not name.endswith("]")
 
 
 def span(operand: Matrix) -> tuple[int, int, int, int]:

@@ -12,6 +12,7 @@ from pycutlass import _core, compiler
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, PyCutlassError
 from pycutlass.operands.epilogue import port_views
+from pycutlass.operands.overlaps import renamed
 from pycutlass.plan.added import Added, check_bias, source_of
 from pycutlass.plan.building import build_for, compile_for
 from pycutlass.plan.choices import Chosen
@@ -27,6 +28,8 @@ from pycutlass.tensor import TensorView, wrap
 __all__ = ["NO_INPUTS", "Plan"]
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
+#: What a plan calls the operands of its kernels.
+_NAMES = {"A": "a", "B": "b", "D": "out", "destination": "out"}
 _Kernel = TypeVar("_Kernel", bound=Any)
 _Problem = TypeVar("_Problem")
 
@@ -231,7 +234,12 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
             out = self._new(a, form)
         chosen_in = generation.number
         tensors = a, b, c, out
-        launch = self._launch(self._compiled(extent), problem, tensors, ports)
+        candidate = self._compiled(extent)
+        try:
+            launch = self._launch(candidate, problem, tensors, ports)
+        except ArgumentError as error:
+            added = "bias" if self._added.bias == "c" else "c"
+            raise renamed(error, _NAMES | {"C": added, "source": added}) from error.__cause__
         launch.run(stream)
         launch.finish()
         self._launches.keep(launch, tensors, stream, ports, form, self._maker(a, form), chosen_in, with_tensors)

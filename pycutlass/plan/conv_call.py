@@ -11,6 +11,7 @@ from pycutlass.epilogue.given_scalars import scalar_key
 from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported
 from pycutlass.operands.conv_operand import Extent
+from pycutlass.operands.overlaps import renamed
 from pycutlass.plan.added import told_apart
 from pycutlass.plan.conv2d import Conv2d, check_bias_of
 from pycutlass.plan.conv_options import geometry_in
@@ -89,6 +90,8 @@ class Call:
             given["c"], given["bias"], views["bias"] = None, c, views.pop("c")
         check_gradients(views, "convolution")
         (name_a, a), (name_b, _) = operands.items()
+        #: What the caller calls the parameters of plans.
+        self._called = {"a": name_a, "b": name_b, "bias": "c" if bias is None else "bias"}
         check_types(element_of(name_a, views[name_a]), element_of(name_b, views[name_b]), (name_a, name_b))
         self._precision = precision_of(options["precision"], a)
         self._taken, self._views, self._out = given, views, None
@@ -121,6 +124,13 @@ class Call:
 
     def run(self) -> Any:
         """Compute the result and return it."""
+        try:
+            return self._written(self._computed())
+        except ArgumentError as error:
+            raise renamed(error, self._called) from error.__cause__
+
+    def _computed(self) -> Any:
+        """Return what a plan has computed, or a product of matrices."""
         plan, stream = self._said["plan"], self._said["stream"]
         a, b, c, bias, out = (self._taken[name] for name in (*self._names, "c", "bias", "out"))
         if self._problem is None:
@@ -128,13 +138,13 @@ class Call:
         else:
             extent = extents_of(self._direction, self._problem)[2]
             if self._inputs is None and _is_product(self._problem) and not is_gated(self._said["epilogue"]):
-                return self._written(self._multiplied(extent, stream))
+                return self._multiplied(extent, stream)
             plan = self._plan(self._problem)
         a_and_b = self._views[self._names[0]], self._views[self._names[1]]
         ports = plan.beside(*a_and_b, self._inputs, self._said["allow_copy"]) if self._inputs else {}
         for each in self._new:  # before anything is compiled
             each.check_ports(ports)
-        return self._written(plan.run_once(a, b, c, out, stream, ports, bias))
+        return plan.run_once(a, b, c, out, stream, ports, bias)
 
     def _written(self, result: Any) -> Any:
         """Return the result: what the caller gave, with a copy written back to it, or the new one."""

@@ -17,7 +17,7 @@ from pycutlass.integers import shape_of
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_writable, empty_matrix, matrix, vector
 from pycutlass.operands.epilogue import port_operand
-from pycutlass.operands.overlaps import check_overlaps
+from pycutlass.operands.overlaps import check_overlaps, renamed
 from pycutlass.operation.group_support import count_tiles
 from pycutlass.operation.support import check_k
 from pycutlass.plan.group import Group
@@ -120,7 +120,10 @@ class DeviceGroup:
         written = ("D", *(port.name for port in kind.epilogue.outputs))
         for name in written:
             check_writable(whole[name])
-        check_overlaps(whole, written, kind.epilogue.matrices_read)
+        try:
+            check_overlaps(whole, written, kind.epilogue.matrices_read)
+        except ArgumentError as error:
+            raise renamed(error, {letter: part.name for letter, part in parts.items() if part is not None}) from None
         self._numbers = {port.name: ports[port.name] for port in kind.epilogue.ports if port.form == "number"}
         self.placed = {letter: _place(parts[letter], whole[letter]) for letter in whole if letter not in beside}
         for port in kind.epilogue.ports:

@@ -8,7 +8,6 @@ from typing import Any
 
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError
-from pycutlass.operands.overlaps import renamed
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
 from pycutlass.plan.added import Added, Addition, check_added_type
@@ -42,8 +41,6 @@ __all__ = ["Gemm", "gemm_of_kind"]
 
 _BYTE = 8  # bits
 _Size = tuple[int, int, int]
-#: What a plan calls the operands of its kernels.
-_NAMES = {"A": "a", "B": "b", "D": "out", "destination": "out"}
 
 
 @public
@@ -213,11 +210,7 @@ class Gemm(Plan[Candidate, _Size]):
     def _launch(
         self, candidate: Candidate, problem: _Size, tensors: tuple[Any, Any, Any, Any], ports: Mapping[str, Any]
     ) -> Launch:
-        try:
-            return Launch(candidate, candidate.size(*problem, self._batch), tensors, self._scalars, ports)
-        except ArgumentError as error:
-            added = "bias" if self._added.bias == "c" else "c"
-            raise renamed(error, _NAMES | {"C": added, "source": added}) from error.__cause__
+        return Launch(candidate, candidate.size(*problem, self._batch), tensors, self._scalars, ports)
 
     def _new(self, a: Any, like: ResultForm) -> Any:
         """Return memory for D, packed, in the library of `a`."""

@@ -10,6 +10,8 @@ import numpy as np
 
 from pycutlass.arguments import GemmGroupedArguments
 from pycutlass.epilogue import Epilogue
+from pycutlass.errors import ArgumentError
+from pycutlass.operands.overlaps import renamed
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_candidates import GroupCandidate
@@ -56,6 +58,18 @@ class Problems:
             whole and not epilogue.ports and all(type(each) in (Listed, NoneType) for each in parts.values())
         )
         self.ports = {name: of_these(each) for name, each in group.ports(epilogue, ports).items()}
+        self._taken, self._parts, self._bias, self._given = taken, parts, group.bias, ports
+
+    def names(self) -> dict[str, str]:
+        """Return what users call the tensors of arguments, by the names that these have for them, such as A[0]."""
+        called = {name: (name, isinstance(given, list | tuple)) for name, given in self._given.items()}
+        parts = self._parts if self._bias is None else self._parts | {"bias": self._bias}
+        called |= {name: (part.name, part.has_indices) for name, part in parts.items() if part is not None}
+        return {
+            f"{name}[{place}]": f"{user}[{number}]" if has_indices else user
+            for name, (user, has_indices) in called.items()
+            for place, number in enumerate(np.flatnonzero(self._taken).tolist())
+        }
 
 
 class GroupLaunch:
@@ -79,9 +93,12 @@ class GroupLaunch:
         self._operation, self._sizes = candidate.operation, problems.sizes
         further: dict[str, Any] = {"epilogue": problems.ports} if problems.ports else {}
         output_op = self._operation.epilogue_type(**scalars)
-        self._arguments = GemmGroupedArguments(
-            self._operation, problems.sizes, **problems.tensors, output_op=output_op, **further
-        )
+        try:
+            self._arguments = GemmGroupedArguments(
+                self._operation, problems.sizes, **problems.tensors, output_op=output_op, **further
+            )
+        except ArgumentError as error:
+            raise renamed(error, problems.names()) from error.__cause__
 
     def exchange(self, problems: Problems) -> None:
         """Take other problems, of any number and sizes, or raise and change nothing that is launched."""

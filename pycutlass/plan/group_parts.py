@@ -36,10 +36,13 @@ class Part(ABC):
         What users call it.
     views : tuple of TensorView
         The tensors that it is made of.
+    has_indices : bool
+        Whether the matrix of a problem is found by its index in what was given.
     """
 
     name: str
     views: tuple[TensorView, ...]
+    has_indices: bool = True
 
     @abstractmethod
     def __len__(self) -> int:
@@ -174,6 +177,7 @@ class Vectors(Listed):
             super().__init__(name, tensors)
         else:
             self.name, self.tensors, self.views = name, tuple(tensors), tuple(views)
+            self.has_indices = False
 
     @classmethod
     def of_rows(cls, name: str, tensor: Any, view: TensorView) -> Vectors:
@@ -267,6 +271,8 @@ class Stacked(Part):
 
 class Divided(Part):
     """A matrix whose rows (axis 0) or columns (axis 1) are divided among the problems."""
+
+    has_indices = False
 
     def __init__(self, name: str, tensor: Any, axis: int, offsets: Offsets) -> None:
         self.name, self.tensor, self.axis, self.offsets = name, tensor, axis, offsets

@@ -8,7 +8,9 @@ from typing import Any
 
 from pycutlass.calls import public
 from pycutlass.epilogue.given_scalars import scalar_key
+from pycutlass.errors import ArgumentError
 from pycutlass.integers import shape_of
+from pycutlass.operands.overlaps import renamed
 from pycutlass.plan.added import Addition
 from pycutlass.plan.forms import Form
 from pycutlass.plan.gradients import kept_scalars
@@ -148,7 +150,10 @@ def grouped_matmul(
             scalars = {"alpha": alpha, "beta": addition.beta, "precision": wanted.precision}
             types = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
             further = {"bias": vector, "epilogue": epilogue, "out": out, "allow_copy": allow_copy, "stream": stream}
-            return matmul(a, b, c, **scalars, **types, **further)
+            try:
+                return matmul(a, b, c, **scalars, **types, **further)
+            except ArgumentError as error:
+                raise renamed(error, {"a": "xs", "b": "ws", "c": "cs"}) from error.__cause__
         plan = _plan_of(group, target, replace(wanted, epilogue=addition.epilogue), alpha, addition, inputs, new)
     ports = beside_group(plan.kind, group, inputs, allow_copy)
     for each in new:  # before anything is compiled

@@ -278,6 +278,9 @@ def test_what_would_be_copied_is_refused_unless_that_is_allowed() -> None:
 
 A, B = np.ones((2, 6, 5, 8), np.float32), np.ones((12, 3, 3, 8), np.float32)
 BIAS = np.ones(12, np.float32)
+IMAGES, SQUARE, FLAT = np.ones(A.shape, np.float32), np.ones((8, 1, 1, 8), np.float32), np.zeros(600, np.float32)
+OUT, NEXT = FLAT[:480].reshape(A.shape), FLAT[1:481].reshape(A.shape)
+TAPS, TAP = FLAT[:576].reshape(8, 3, 3, 8), FLAT[:64].reshape(8, 1, 1, 8)
 REFUSED: list[tuple[str, Any]] = [
     ("w must have the channels of x, 8", lambda: pycutlass.conv2d(A, B[..., :4].copy())),
     ("groups must divide C", lambda: pycutlass.conv2d(A, B, groups=3)),
@@ -305,7 +308,19 @@ REFUSED: list[tuple[str, Any]] = [
     ("epilogue must be", lambda: pycutlass.conv2d(A, B, epilogue="relu")),
     ("plan must be a pycutlass.Conv2d", lambda: pycutlass.conv2d(A, B, plan=3)),
     ("operand w must be a tensor", lambda: pycutlass.conv2d(A, None)),
-    ("overlap", lambda: pycutlass.conv2d(A, np.ones((8, 3, 3, 8), np.float32), padding=1, out=A)),
+    ("^out overlaps x .*, x at .* Give out ", lambda: pycutlass.conv2d(A, B[:8], padding=1, out=A)),
+    ("^out overlaps x ", lambda: pycutlass.conv2d(A, SQUARE, out=A)),
+    ("^out overlaps w ", lambda: pycutlass.conv2d(IMAGES, TAPS, padding=1, out=OUT)),
+    ("^out overlaps w ", lambda: pycutlass.conv2d(IMAGES, TAP, out=OUT)),
+    ("^out overlaps c ", lambda: pycutlass.conv2d(IMAGES, B[:8], NEXT, beta=1, padding=1, out=OUT)),
+    ("^out overlaps c ", lambda: pycutlass.conv2d(IMAGES, B[:8], FLAT[:8], padding=1, out=OUT)),
+    ("^out overlaps c ", lambda: pycutlass.conv2d(IMAGES, SQUARE, FLAT[:8], out=OUT)),
+    ("^out overlaps bias ", lambda: pycutlass.conv2d(IMAGES, B[:8], bias=FLAT[:8], padding=1, out=OUT)),
+    ("^out overlaps bias ", lambda: pycutlass.conv2d(IMAGES, SQUARE, bias=FLAT[:8], out=OUT)),
+    ("^out overlaps grad ", lambda: pycutlass.conv2d_input(A, B[:8], A.shape, padding=1, out=A)),
+    ("^out overlaps grad ", lambda: pycutlass.conv2d_weight(OUT, A, TAP.shape, out=TAP)),
+    ("^out overlaps x ", lambda: pycutlass.conv2d_weight(A, OUT, TAP.shape, out=TAP)),
+    ("^out overlaps x ", lambda: pycutlass.conv2d_weight(IMAGES, OUT, TAPS.shape, padding=1, out=TAPS)),
     ("grad must be of", lambda: pycutlass.conv2d_input(A, np.ones((8, 3, 3, 8), np.float32), (2, 6, 5, 8))),
     ("input_size must be four integers", lambda: pycutlass.conv2d_input(A, B, (6, 5))),
     ("weight_size is missing", lambda: pycutlass.conv2d_weight(A, A, None)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import pickle
 import threading
@@ -189,6 +190,29 @@ def test_what_a_plan_is_not_for(plan: pycutlass.Conv2d, message: str, call: Any,
         call(plan)
     assert np.array_equal(out, before)
     assert np.array_equal(plan(X, W), before)
+
+
+@pytest.mark.parametrize(("how", "name"), [
+    *itertools.product(("alone", "by group"), ("a", "b", "c", "bias")),
+    *(("in parallel", name) for name in ("c", "bias")),  # a and b have been read when out is written
+])  # fmt: skip
+def test_what_out_overlaps_is_called_as_run_calls_it(name: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = 2 if how == "by group" else 1
+    shapes = {"a": (2, 7, 6, 8), "b": (8, 3, 3, 8 // groups), "c": (2, 7, 6, 8), "bias": (8,)}
+    memory = np.zeros(2000, np.float16)
+    given = {each: np.ones(shapes[each], np.float16) for each in {"a", "b", name}}
+    given[name] = memory[664 : 664 + given[name].size].reshape(shapes[name])  # the last pixel of out, or more
+    out = memory[:672].reshape(shapes["c"])
+    plan = pycutlass.Conv2d(**given, beta=1 if name == "c" else None, padding=1, groups=groups)
+    if how == "in parallel":
+        divided = next(each.candidate for each in plan.candidates() if each.candidate.is_parallel)
+        monkeypatch.setattr(plan._choices, "of", lambda extent: divided)
+    message = rf"^out overlaps {name} in memory \(out at .*, {name} at .* Give out mem"
+    with pytest.raises(ArgumentError, match=message):
+        plan.run(**given, out=out)
+    plan.run(**given, out=out.copy())
+    with pytest.raises(ArgumentError, match=message):  # also where arguments are kept
+        plan.run(**given, out=out)
 
 
 UNMADE: list[tuple[str, Any]] = [

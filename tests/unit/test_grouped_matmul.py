@@ -336,7 +336,11 @@ REFUSED: list[tuple[str, Any]] = [
     ),
     ("out is of 1 problem", lambda: pycutlass.grouped_matmul(XS, WS, out=[np.ones((2, 4), np.float32)])),
     ("out must be a matrix or a list", lambda: pycutlass.grouped_matmul(X, W, offs=OFFS, out=W.copy())),
-    ("overlaps", lambda: pycutlass.grouped_matmul(XS, WS, out=[SHARED[:2], SHARED[1:]])),
+    (r"^out\[[01]\] overlaps out\[[01]\] ", lambda: pycutlass.grouped_matmul(XS, WS, out=[SHARED[:2], SHARED[1:]])),
+    ("^out overlaps xs .*, xs at .* Give out ", lambda: pycutlass.grouped_matmul(CUBE, OTHER, out=CUBE)),
+    ("^out overlaps ws ", lambda: pycutlass.grouped_matmul(OTHER, CUBE, out=CUBE)),
+    ("^out overlaps cs ", lambda: pycutlass.grouped_matmul(OTHER, OTHER, LONG[1:], beta=1, out=LONG[:3])),
+    ("^out overlaps bias ", lambda: pycutlass.grouped_matmul(OTHER, OTHER, bias=CUBE[1, 2], out=CUBE)),
     ("precision must be one of", lambda: pycutlass.grouped_matmul(X, W, offs=OFFS, precision="half")),
     ("has no keyword of", lambda: pycutlass.grouped_matmul(X, W, of=OFFS)),
     ("epilogue must be", lambda: pycutlass.grouped_matmul(X, W, offs=OFFS, epilogue="relu")),
@@ -345,6 +349,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("ws is missing", lambda: pycutlass.grouped_matmul(X, None, offs=OFFS)),
 ]
 SHARED = np.ones((5, 4), np.float32)
+CUBE, OTHER, LONG = (np.ones((problems, 4, 4), np.float32) for problems in (3, 3, 4))
 GEMM = pycutlass.Gemm(X, W[0])
 
 

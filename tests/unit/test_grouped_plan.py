@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import pycutlass
 from pycutlass import TensorSpec
+from pycutlass.epilogue import Tensor
 from pycutlass.errors import AlignmentError, ArgumentError, PyCutlassError
 
 RNG = np.random.default_rng(13)
@@ -237,6 +239,58 @@ def test_what_a_plan_is_not_for(plan: pycutlass.GroupedGemm, message: str, call:
         call(plan)
     assert all(np.array_equal(*pair) for pair in zip(out, before, strict=True))
     assert all(np.array_equal(*pair) for pair in zip(plan(XS, WS), before, strict=True))
+
+
+@pycutlass.epilogue_function
+def with_more(accum: Any, aux: Tensor) -> Any:
+    return {"D": accum + aux, "inner": accum}
+
+
+def ones(*rows: int) -> list[Any]:
+    return [np.ones((m, 8), np.float32) for m in rows]
+
+
+MEMORY = np.zeros((32, 8), np.float32)
+OUT, BIASES = [MEMORY[:2], MEMORY[:0], MEMORY[2:6]], [np.ones(8, np.float32), np.ones(8, np.float32), MEMORY[1]]
+BY_COLUMNS = [MEMORY[:2].reshape(8, 2).T, MEMORY[:0].reshape(8, 0).T, MEMORY[2:6].reshape(8, 4).T]
+MORE, PORTS = [*ones(2, 0), MEMORY[5:9]], {"aux": ones(2, 0, 4), "inner": ones(2, 0, 4)}
+#: Of three problems, of which the second has no result: kernels have the others.
+OVERLAPPING: list[tuple[str, str, dict[str, Any]]] = [
+    ("out[2]", "xs[2]", {"xs": MORE}),
+    ("out[2]", "ws[2]", {"ws": [*ones(8, 8), MEMORY[5:13]]}),
+    ("out[2]", "cs[2]", {"cs": MORE}),
+    ("out[0]", "cs[2]", {"cs": BIASES}),
+    ("out[0]", "cs[2]", {"cs": BIASES, "out": BY_COLUMNS}),
+    ("out[0]", "bias[2]", {"bias": BIASES}),
+    ("out[0]", "bias", {"bias": MEMORY[1]}),
+    ("out[0]", "bias[2]", {"bias": BIASES, "cs": ones(2, 0, 4)}),
+    ("out[0]", "bias", {"bias": MEMORY[1], "cs": ones(2, 0, 4)}),
+    ("out[2]", "out[0]", {"out": [MEMORY[:2], MEMORY[:0], MEMORY[1:5]]}),
+    ("out[2]", "aux[2]", {"epilogue_inputs": PORTS | {"aux": MORE}}),
+    ("out[2]", "inner[2]", {"epilogue_inputs": PORTS | {"inner": MORE}}),
+    ("out[1]", "xs[2]", {"xs": MEMORY[8:14].reshape(3, 2, 8), "out": [*ones(2), MEMORY[13:15], *ones(2)]}),
+    ("out", "xs", {"xs": MEMORY[5:11], "out": MEMORY[:6], "offs": [2, 2, 6]}),
+    ("out", "aux", {
+        "xs": np.ones((6, 8), np.float32), "out": MEMORY[:6], "offs": [2, 2, 6],
+        "epilogue_inputs": {"aux": MEMORY[5:11], "inner": np.ones((6, 8), np.float32)},
+    }),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("out", "other", "changes"), OVERLAPPING)
+def test_what_out_overlaps_is_called_as_run_calls_it(out: str, other: str, changes: dict[str, Any]) -> None:
+    given = {"xs": ones(2, 0, 4), "ws": ones(8, 8, 8), "out": OUT, **changes}
+    epilogue = with_more if "epilogue_inputs" in changes else None
+    plan = pycutlass.GroupedGemm(**given, epilogue=epilogue, beta=1 if "cs" in changes else None)
+    one, two = re.escape(out), re.escape(other)
+    message = rf"^{one} overlaps {two} in memory \({one} at .*, {two} at .* Give {one} mem"
+    if out[:3] == other[:3]:  # either may be named first
+        message = rf"^({one} overlaps {two}|{two} overlaps {one}) in memory"
+    with pytest.raises(ArgumentError, match=message):
+        plan.run(**given)
+    plan.run(**copy.deepcopy(given))
+    with pytest.raises(ArgumentError, match=message):  # also where arguments are kept
+        plan.run(**given)
 
 
 def test_less_aligned_tensors_need_another_plan() -> None:
