@@ -24,13 +24,18 @@ from pycutlass.epilogue.top_k import top_k
 from pycutlass.epilogue.traced import Traced, applied
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 
-__all__ = ["handle_of", "read_handle"]
+__all__ = ["handle_of", "is_handle", "read_handle"]
 
 #: Of the text. Nodes may be added under the same number; what is there keeps its meaning.
 _VERSION = 1
 _FIELD = "pycutlass_epilogue"
 _NAME = "from_handle"  # of functions that were read, in messages: equal functions may have other names
 _REMEDY = "pass what pycutlass.pytorch.epilogue_handle returns"
+
+
+def is_handle(given: Any) -> bool:
+    """Return whether something is meant as a handle, and not as the name of an activation."""
+    return type(given) is str and given.lstrip().startswith("{")
 
 
 def handle_of(function: Any, types: Mapping[str, str] | None = None) -> str:
@@ -47,7 +52,7 @@ def handle_of(function: Any, types: Mapping[str, str] | None = None) -> str:
         )
         if isinstance(function, FunctionEpilogue):
             how = "pass the function itself, and types of outputs by name, as in epilogue_handle(function, D=dtype)"
-        elif type(function) is str and function.lstrip().startswith("{"):
+        elif is_handle(function):
             how = "use a handle as it is, or its function, pycutlass.pytorch.epilogue_of(handle)"
         raise ArgumentTypeError(f"a handle is made of an epilogue function, got {shown(function)}: {how}")
     graph = function.graph

@@ -18,6 +18,7 @@ from pycutlass.epilogue import (
     LinearCombinationGeneric,
     VisitorEpilogue,
 )
+from pycutlass.epilogue.handles import is_handle
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.integers import attribute
 from pycutlass.library import TensorDescription
@@ -233,7 +234,7 @@ def check_epilogue(given: Any, name: str = "epilogue") -> None:
         how = "decorate a function of your own with pycutlass.epilogue_function"
         if type(called) is str and called in _ACTIVATIONS:
             how = f"pass pycutlass.{called}"
-        elif type(given) is str and given.lstrip().startswith("{"):
+        elif is_handle(given):
             how = "pass the function itself, pycutlass.pytorch.epilogue_of(handle)"
         elif type(given) is str:
             how = "pass the activation or the function itself, such as pycutlass.gelu or fusions.bias_gelu"

@@ -29,6 +29,7 @@ from pycutlass.epilogue import (
     tanh,
 )
 from pycutlass.epilogue.functions import erf, exp, where
+from pycutlass.epilogue.handles import is_handle
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute
 from pycutlass.plan.shortcut import precision_of
@@ -149,7 +150,7 @@ def activation_of(name: str | None) -> NamedActivation | None:
             f"{_meant(name)}"
         )
     found = ACTIVATIONS.get(name)
-    if found is None and name.lstrip().startswith("{"):
+    if found is None and is_handle(name):
         raise ArgumentError(
             f"activation must be the name of one, {', '.join(map(repr, ACTIVATIONS))}, whose derivative is known, and "
             f"the handle of an epilogue function is given: call fused_mm or fused_conv2d with it, with a bias and "

@@ -11,7 +11,7 @@ import torch
 from pycutlass.calls import public, shown, suggestion
 from pycutlass.epilogue import Epilogue, EpilogueFunction
 from pycutlass.epilogue.graph import element_named
-from pycutlass.epilogue.handles import handle_of, read_handle
+from pycutlass.epilogue.handles import handle_of, is_handle, read_handle
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.plan.composed import TypedFunction
 from pycutlass.plan.kinds import Wanted, accumulator_of, is_gated
@@ -231,7 +231,7 @@ def fused(epilogue: str, operand: torch.dtype) -> Fused:
     if type(epilogue) is str and epilogue in ACTIVATIONS:
         out = _dtype(Wanted().output(of_a))
         return Fused((), (), (Written("D", "matrix", out),), False, None, (), ACTIVATIONS[epilogue].kind)
-    if type(epilogue) is not str or not epilogue.lstrip().startswith("{"):
+    if not is_handle(epilogue):
         known = ", ".join(map(repr, ACTIVATIONS))
         raise ArgumentError(
             f"epilogue must be the name of an activation, {known}, or what pycutlass.pytorch.epilogue_handle returns; "

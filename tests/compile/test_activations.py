@@ -29,13 +29,34 @@ PROGRAM = """
 #include <cstdio>
 #include <vector>
 
+struct NarrowByPowers {
+  static float of(float x) { return pycutlass::activation::narrow_gelu_by_powers(x); }
+};
+struct BfloatByPowers {
+  static float of(float x) { return pycutlass::activation::approximate_gelu_by_powers(x); }
+};
+
+template <typename T>
+std::vector<T> read(char const* from) {
+  std::FILE* file = std::fopen(from, "rb");
+  std::vector<T> numbers(1 << 20);
+  numbers.resize(std::fread(numbers.data(), sizeof(T), numbers.size(), file));
+  std::fclose(file);
+  return numbers;
+}
+
+template <typename T>
+int write(std::vector<T> const& numbers, char const* to) {
+  std::FILE* file = std::fopen(to, "wb");
+  std::fwrite(numbers.data(), sizeof(T), numbers.size(), file);
+  return std::fclose(file);
+}
+
 /// Reads numbers, and writes what becomes of them one by one and in arrays of four, which should be the same.
 template <typename T, template <typename> class Activation>
 int apply(char const* from, char const* to) {
-  std::FILE* file = std::fopen(from, "rb");
-  std::vector<T> numbers(1 << 20);
-  numbers.resize(std::fread(numbers.data(), sizeof(T), numbers.size(), file) / 4 * 4);
-  std::fclose(file);
+  std::vector<T> numbers = read<T>(from);
+  numbers.resize(numbers.size() / 4 * 4);
   for (size_t i = 0; i < numbers.size(); i += 4) {
     cutlass::Array<T, 4> four;
     for (int j = 0; j < 4; ++j) four[j] = numbers[i + j];
@@ -46,9 +67,15 @@ int apply(char const* from, char const* to) {
       numbers[i + j] = together[j];
     }
   }
-  file = std::fopen(to, "wb");
-  std::fwrite(numbers.data(), sizeof(T), numbers.size(), file);
-  return std::fclose(file);
+  return write(numbers, to);
+}
+
+/// The same for formulas that are computed in float, for results that are rounded to less.
+template <typename Formula>
+int apply(char const* from, char const* to) {
+  std::vector<float> numbers = read<float>(from);
+  for (float& each : numbers) each = Formula::of(each);
+  return write(numbers, to);
 }
 
 int main(int count, char** given) {
@@ -58,75 +85,29 @@ int main(int count, char** given) {
   return 2;
 }
 """
+CASES = [(activation, short) for activation in BOUNDED for short in SPELLED]
 #: What the activations are right to where results are rounded to f16, and where to bf16: of the result.
 NARROW = {"Narrow": 6e-5, "Bfloat": 2.0**-11}
 #: And beside it, where GELU is small: of less than -6, but of less than -5 in this one.
 BESIDE = {"gelu": 6e-9, "gelu_tanh": 6e-9, "BfloatByPowers": 1e-9}
-NARROW_PROGRAM = """
-#include "pycutlass/activation.h"
-
-#include <cstdio>
-#include <vector>
-
-struct NarrowByPowers {
-  static float of(float x) { return pycutlass::activation::narrow_gelu_by_powers(x); }
-};
-struct BfloatByPowers {
-  static float of(float x) { return pycutlass::activation::approximate_gelu_by_powers(x); }
-};
-
-template <typename Activation>
-int apply(char const* from, char const* to) {
-  std::FILE* file = std::fopen(from, "rb");
-  std::vector<float> numbers(1 << 20);
-  numbers.resize(std::fread(numbers.data(), sizeof(float), numbers.size(), file));
-  std::fclose(file);
-  for (float& each : numbers) each = Activation::of(each);
-  file = std::fopen(to, "wb");
-  std::fwrite(numbers.data(), sizeof(float), numbers.size(), file);
-  return std::fclose(file);
-}
-
-int main(int count, char** given) {
-  switch (std::atoi(given[1])) {
-%s
-  }
-  return 2;
-}
-"""
 #: Of Hopper-native kernels, whose device code has formulas of its own, the host compiles those.
 NARROW_CASES = [(activation, kind) for activation in BOUNDED for kind in NARROW]
 NARROW_CASES += [(gelu, f"{kind}ByPowers") for kind in NARROW]
-CASES = [(activation, short) for activation in BOUNDED for short in SPELLED]
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("activations")
-    lines = [
-        f"    case {number}: return apply<{SPELLED[short]}, {activation.tag}>(given[2], given[3]);"
-        for number, (activation, short) in enumerate(CASES)
-    ]
-    return built(directory, PROGRAM % "\n".join(lines))
-
-
-@pytest.fixture(scope="module")
-def narrow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    lines = []
-    for number, (activation, kind) in enumerate(NARROW_CASES):
+    called = [f"{SPELLED[short]}, {activation.tag}" for activation, short in CASES]
+    for activation, kind in NARROW_CASES:
         name = f"pycutlass::{activation.tag.split('::')[-1]}<pycutlass::activation::{kind}>"
-        name = kind if kind not in NARROW else name
-        lines.append(f"    case {number}: return apply<{name}>(given[2], given[3]);")
-    return built(tmp_path_factory.mktemp("narrow"), NARROW_PROGRAM % "\n".join(lines))
-
-
-def built(directory: Path, text: str) -> Path:
-    """Return a program for the host, which lies beside its text."""
-    (directory / "program.cpp").write_text(text)
+        called.append(name if kind in NARROW else kind)
+    lines = [f"    case {number}: return apply<{name}>(given[2], given[3]);" for number, name in enumerate(called)]
+    (directory / "program.cpp").write_text(PROGRAM % "\n".join(lines))
     includes = [f"-I{path}" for path in find_tools("nvcc", toolkit.without_memo).host.includes]
     command = [*toolkit.find_host_compiler(), "-std=c++17", "-O2", "-w", *includes, "program.cpp", "-o", "program"]
-    compiled = subprocess.run(command, cwd=directory, capture_output=True, text=True)
-    assert compiled.returncode == 0, compiled.stderr[-4000:]
+    built = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-4000:]
     return directory / "program"
 
 
@@ -141,15 +122,14 @@ def test_the_cpp_is_right_to_what_is_stated(activation: Any, short: str, program
 
 
 @pytest.mark.parametrize(("activation", "kind"), NARROW_CASES, ids=lambda each: getattr(each, "__name__", each))
-def test_those_of_narrow_results_are_right_to_what_is_stated(activation: Any, kind: str, narrow_program: Path) -> None:
+def test_those_of_narrow_results_are_right_to_what_is_stated(activation: Any, kind: str, program: Path) -> None:
     near = np.linspace(-6.5, 6.5, 2601)
     x = np.concatenate([near, np.linspace(-40, 40, 401), np.exp2(np.arange(-24.0, 0)), -np.exp2(np.arange(-24.0, 0))])
     x = x.astype(np.float32)
-    x.tofile(narrow_program.parent / "from")
-    number = str(NARROW_CASES.index((activation, kind)))
-    files = (narrow_program.parent / "from", narrow_program.parent / "to")
-    subprocess.run([narrow_program, number, *files], check=True)
-    found = np.fromfile(files[1], np.float32).astype(float)
+    x.tofile(program.parent / "from")
+    number = str(len(CASES) + NARROW_CASES.index((activation, kind)))
+    subprocess.run([program, number, program.parent / "from", program.parent / "to"], check=True)
+    found = np.fromfile(program.parent / "to", np.float32).astype(float)
     exact = np.array(exact_of(activation, x), np.float64)
     relative = NARROW[kind.removesuffix("ByPowers")]
     absolute = BESIDE.get(kind, BESIDE.get(activation.__name__, 2.0**-120))  # a factor that is no normal number is 0

@@ -32,8 +32,8 @@ template <>
 struct WideOf<cutlass::half_t> {
   using type = float;
 };
-/// f32 whose results are rounded to 16 bits: activations are right to 2^-14, with half of the instructions, which count
-/// even beside a mainloop.
+/// f32 whose results are rounded to 16 bits: activations are right to 2^-14, with half of the instructions. These take
+/// time even beside a mainloop.
 struct Narrow {};
 template <>
 struct WideOf<Narrow> {
@@ -212,6 +212,13 @@ CUTLASS_HOST_DEVICE double gelu(double x) {
   return 0.5 * least * erfc(-0.70710678118654752440 * least);
 }
 
+/// Whether this is the device code of a kernel with wgmma: no other one is compiled for sm_90a.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr bool kIsForWgmma = true;
+#else
+constexpr bool kIsForWgmma = false;
+#endif
+
 /// The activations that are computed in another way for Narrow.
 template <typename T>
 struct Formulas {
@@ -225,13 +232,7 @@ template <>
 struct Formulas<Narrow> {
   CUTLASS_HOST_DEVICE static float tanh(float x) { return narrow_tanh(x); }
   CUTLASS_HOST_DEVICE static float sigmoid(float x) { return narrow_sigmoid(x); }
-  CUTLASS_HOST_DEVICE static float gelu(float x) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // sm_90a, which kernels without wgmma are not compiled for
-    return narrow_gelu_by_powers(x);
-#else
-    return narrow_gelu(x);
-#endif
-  }
+  CUTLASS_HOST_DEVICE static float gelu(float x) { return kIsForWgmma ? narrow_gelu_by_powers(x) : narrow_gelu(x); }
   CUTLASS_HOST_DEVICE static float gelu_tanh(float x) { return narrow_gelu_tanh(x); }
 };
 template <>
@@ -239,11 +240,7 @@ struct Formulas<Bfloat> {
   CUTLASS_HOST_DEVICE static float tanh(float x) { return approximate_tanh(x); }
   CUTLASS_HOST_DEVICE static float sigmoid(float x) { return narrow_sigmoid(x); }
   CUTLASS_HOST_DEVICE static float gelu(float x) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // sm_90a, which kernels without wgmma are not compiled for
-    return approximate_gelu_by_powers(x);
-#else
-    return approximate_gelu(x);
-#endif
+    return kIsForWgmma ? approximate_gelu_by_powers(x) : approximate_gelu(x);
   }
   CUTLASS_HOST_DEVICE static float gelu_tanh(float x) { return narrow_gelu_tanh(x); }
 };
