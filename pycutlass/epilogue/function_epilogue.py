@@ -208,7 +208,7 @@ class FunctionEpilogue(FrozenValue, Epilogue):
     def _lost_defaults(self) -> dict[str, str]:
         return function_types.lost_defaults(self.name, self.graph, self.compute)
 
-    @property
+    @cached_property  # asked several times by each candidate
     def reads_source(self) -> bool:
         """Whether C is read."""
         return bool(self.graph.of_form("source"))
@@ -268,7 +268,11 @@ class FunctionEpilogue(FrozenValue, Epilogue):
 
     def loaded(self, family: Family) -> Port | None:
         """Return the tensor that kernels of `family` load as they load C, which is not read then."""
-        return lowering.loaded(self, family)
+        return self._by_tma if family.is_sm90 else None
+
+    @cached_property  # asked as often
+    def _by_tma(self) -> Port | None:
+        return lowering.loaded(self, Family.SM90_GEMM)
 
     def shared_bytes(self, family: Family, tile: Tile) -> int:
         """Return the shared memory in bytes beside what C and D go through."""

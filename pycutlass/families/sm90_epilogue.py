@@ -74,6 +74,10 @@ def check_registers(tile: Tile, parts: Parts) -> None:
     is_stored = is_direct(parts.A, parts.B, C, parts.D)
     clean = clean_beside(tile, parts.epilogue, parts.D, direct=is_stored, cp_async=is_loaded)
     most = most_registers(tile, cp_async=is_loaded)
+    if registers <= min(clean, most):  # as nearly all of hundreds of candidates
+        if spills(tile, parts, much=True):
+            _say_that_a_spills(tile, parts)
+        return
     m, n, _ = tile.threadblock_shape
     needs = f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {tile.kernel_schedule!r}"
     # Words that are turned around lie in lines of 32.
@@ -87,18 +91,20 @@ def check_registers(tile: Tile, parts: Parts) -> None:
             f"{needs}, and a kernel that loads A and B of alignment {parts.A.alignment} and {parts.B.alignment} by "
             f"cp.async has {most} to give: use at most {columns} columns"
         )
-    if registers > clean:
-        wait = "" if warp_groups(tile) == 3 else ", and from 216 on instructions wait for each other"
-        say_once(
-            f"{needs}, and beyond {clean} of them for C of {parts.D.type}{beside} the kernel may be slower: registers "
-            f"spill{wait}; at most {columns} columns do not spill"
-        )
-    elif spills(tile, parts, much=True):
-        m, n, k = tile.threadblock_shape
-        is_pingpong = tile.kernel_schedule is KernelSchedule.Pingpong
-        fewer = f"a smaller tile{', or KernelSchedule.Cooperative,' if is_pingpong else ''} has fewer"
-        say_once(
-            f"a {m}x{n}x{k} tile has {held_registers(tile)} registers of A of {parts.A.type} beside {registers} of "
-            f"sums in each thread under {tile.kernel_schedule!r}, and turns B around where that does not lie along K: "
-            f"the kernel may be slower, since registers spill; {fewer}"
-        )
+    wait = "" if warp_groups(tile) == 3 else ", and from 216 on instructions wait for each other"
+    say_once(
+        f"{needs}, and beyond {clean} of them for C of {parts.D.type}{beside} the kernel may be slower: registers "
+        f"spill{wait}; at most {columns} columns do not spill"
+    )
+
+
+def _say_that_a_spills(tile: Tile, parts: Parts) -> None:
+    """Log a warning about a tile whose A is in registers, beside too many sums."""
+    m, n, k = tile.threadblock_shape
+    is_pingpong = tile.kernel_schedule is KernelSchedule.Pingpong
+    fewer = f"a smaller tile{', or KernelSchedule.Cooperative,' if is_pingpong else ''} has fewer"
+    say_once(
+        f"a {m}x{n}x{k} tile has {held_registers(tile)} registers of A of {parts.A.type} beside "
+        f"{accumulator_registers(tile)} of sums in each thread under {tile.kernel_schedule!r}, and turns B around "
+        f"where that does not lie along K: the kernel may be slower, since registers spill; {fewer}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from pycutlass.enums import KernelSchedule
 from pycutlass.families.parts import Tensor, Tile
@@ -146,24 +147,25 @@ def _epilogue(tile: Tile, C: Tensor, D: Tensor) -> tuple[int, int, int]:
     elements have one size, of more than 8 bits, D leaves from the buffers that C has come into.
     """
     m, n, _ = tile.threadblock_shape
-    rows = stored_rows(tile)
+    matrices = ((each.type.bits, each.is_row_major) for each in (C, D))
+    return _buffers(m, n, stored_rows(tile), *matrices)
+
+
+@lru_cache(maxsize=256)  # asked several times of each candidate
+def _buffers(m: int, n: int, rows: int, C: tuple[int, bool], D: tuple[int, bool]) -> tuple[int, int, int]:
+    """Return the same for a tile of m x n of which so many rows are stored at once; bits of C and D, and if by rows."""
     columns = math.gcd(32, n)
     subtiles = (m // rows) * (n // columns)
-    of_C, of_D = (operand.type.bytes_of(rows * columns) for operand in (C, D))
-    aligned_C, aligned_D = (_swizzle_bytes(operand, rows, columns) for operand in (C, D))
-    alignment = max(aligned_C, aligned_D)
-    if C.type.bits == D.type.bits > 8:
+    of_C, of_D = (-(-bits * rows * columns // 8) for bits, _ in (C, D))
+    aligned = [8 * swizzle_span(bits * (columns if by_rows else rows) // 8) for bits, by_rows in (C, D)]
+    alignment = max(aligned)
+    if C[0] == D[0] > 8:
         buffers = max(min(subtiles, 4), min(subtiles, 2) + 1)
         tensors = buffers * of_C
     else:
         buffers = min(subtiles, 4)
-        tensors = _up(_up(buffers * of_C, aligned_D) + min(subtiles, 2) * of_D, alignment)
+        tensors = _up(_up(buffers * of_C, aligned[1]) + min(subtiles, 2) * of_D, alignment)
     return tensors + alignment, alignment, buffers  # behind the buffers an empty object of the functor's
-
-
-def _swizzle_bytes(operand: Tensor, rows: int, columns: int) -> int:
-    """Return the alignment of a swizzled layout in bytes: it comes round every 8 lines."""
-    return 8 * swizzle_span(operand.type.bytes_of(columns if operand.is_row_major else rows))
 
 
 def swizzle_span(line: int) -> int:

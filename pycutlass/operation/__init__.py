@@ -7,7 +7,13 @@ from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.operation.problems import GemmProblemSize, ReductionProblemSize
 from pycutlass.operation.reduction import ReductionOperation
 from pycutlass.operation.support import Support
-from pycutlass.operation.tiles import native_tiles_among, of_results, planes_of_results, tile_descriptions
+from pycutlass.operation.tiles import (
+    native_operations_among,
+    of_results,
+    planes_of_results,
+    swizzled,
+    tile_descriptions,
+)
 from pycutlass.operation.waves import TileUse, tile_use
 
 __all__ = [
@@ -20,9 +26,10 @@ __all__ = [
     "ReductionProblemSize",
     "Support",
     "TileUse",
-    "native_tiles_among",
+    "native_operations_among",
     "of_results",
     "planes_of_results",
+    "swizzled",
     "tile_descriptions",
     "tile_use",
 ]

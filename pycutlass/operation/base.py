@@ -312,6 +312,11 @@ class Operation(ABC):
         near = "" if name[0] == "_" else INSTEAD.get((owner, name)) or FOR_ALL.get(name) or suggestion(name, known)
         raise no_attribute(owner, name, near)
 
+    def _describe(self, **fields: Any) -> None:
+        """Set what describes a new operation: hundreds are tried for a plan, and `__setattr__` looks at each field."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._FIELDS or name in self._FURTHER:
             try:  # not __dict__: Python 3.12 finds `run` more slowly once that has been made

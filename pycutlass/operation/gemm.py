@@ -105,6 +105,15 @@ class GemmOperationUniversal(Operation):
     _FURTHER: ClassVar[tuple[str, ...]] = ("family", "is_apart")
     _LEGACY: ClassVar[tuple[str, ...]] = ("arch", "visitor", "direct_store", "element_epilogue")
 
+    compute_capability: int
+    tile_description: TileDescription
+    A: TensorDescription
+    B: TensorDescription
+    C: TensorDescription
+    epilogue_functor: Epilogue
+    swizzling_functor: Any
+    D: TensorDescription
+    swap_ab: bool
     #: The family of kernels, with its rules.
     family: KernelFamily
     #: Whether D is described apart from C.
@@ -138,25 +147,32 @@ class GemmOperationUniversal(Operation):
                 f"visitor=True is for an EpilogueVisitTree, or an epilogue function; got epilogue_functor="
                 f"{shown(epilogue_functor)}"
             )
-        self.compute_capability = check_capability(compute_capability)
+        capability = check_capability(compute_capability)
         tile = expect("tile_description", tile_description, TileDescription)
         A, B = expect("A", A, TensorDescription), expect("B", B, TensorDescription)
-        self.tile_description = over_f32(tile, A, B)
-        self.A = single_loads(tile.math_instruction, "A", A)
-        self.B = single_loads(tile.math_instruction, "B", B)
-        self.C = expect("C", C, TensorDescription)
-        self.D = self.C if D is None else expect("D", D, TensorDescription)
+        over = over_f32(tile, A, B)
+        A, B = (single_loads(tile.math_instruction, name, each) for name, each in (("A", A), ("B", B)))
+        C = expect("C", C, TensorDescription)
+        D = C if D is None else expect("D", D, TensorDescription)
         if not isinstance(epilogue_functor, Epilogue):
             epilogue_functor = expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
-        self.epilogue_functor: Epilogue = epilogue_functor
         if direct_store or element_epilogue is not None:
-            take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
+            take_further(type(self).__name__, epilogue_functor, direct_store, element_epilogue)
         plain = type(swizzling_functor) in (int, float, type(None))  # which is named where it is refused
         kept = plain or isinstance(swizzling_functor, type | str)
-        self.swizzling_functor: Any = swizzling_functor if kept else type(swizzling_functor)
-        self.family, self.is_apart = tile.family, self.D != self.C
-        swaps = tile.family.swaps(self.epilogue_functor, self.A, self.B, self.D)
-        self.swap_ab = expect("swap_ab", swap_ab, bool) or swaps
+        self._describe(
+            compute_capability=capability,
+            tile_description=over,
+            A=A,
+            B=B,
+            C=C,
+            epilogue_functor=epilogue_functor,
+            swizzling_functor=swizzling_functor if kept else type(swizzling_functor),
+            D=D,
+            swap_ab=expect("swap_ab", swap_ab, bool) or tile.family.swaps(epilogue_functor, A, B, D),
+            family=tile.family,
+            is_apart=D != C,
+        )
         tile.family.check_gemm(self)
 
     # What users ask of a description

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Iterator
+from functools import lru_cache
 from typing import Any
 
 from pycutlass.calls import public
@@ -21,7 +22,7 @@ from pycutlass.operation.checked_parts import check_capability
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.gemm import GemmOperationUniversal
 
-__all__ = ["native_tiles_among", "of_results", "planes_of_results", "tile_descriptions"]
+__all__ = ["native_operations_among", "of_results", "planes_of_results", "tile_descriptions"]
 
 #: Bytes of K in a tile, and threadblocks of a cluster, of the Hopper-native tiles that are listed.
 _DEPTHS, _CLUSTERS = (128, 256), ((1, 1), (2, 1), (1, 2), (2, 2))
@@ -121,18 +122,32 @@ def tile_descriptions(
             return tuple(tile for tile in _ampere(like) if _is_taken_by_conv(like, capability, tile))
         native = capability in SM90.shared_memory
         drawn = _gemv(like) if like.family is GEMV else _native(like) if native else _ampere(like)
-        return tuple(tile for tile in drawn if _is_taken(like, capability, tile))
+        return tuple(tile for tile in drawn if _with_tile(like, capability, tile) is not None)
 
 
-def native_tiles_among(like: GemmOperationUniversal, places: Container[Any]) -> tuple[TileDescription, ...]:
-    """Return the Hopper-native tiles that are in `places`: the others are not even described.
+def native_operations_among(like: GemmOperationUniversal, places: Container[Any]) -> tuple[GemmOperationUniversal, ...]:
+    """Return the operation with each Hopper-native tile that is in `places`: the others are not even described.
 
-    They are those of `tile_descriptions`, and a few that spill a little and are the fastest all the same. A place is a
-    schedule, rows, columns, and the two extents of a cluster.
+    The tiles are those of `tile_descriptions`, and a few that spill a little and are the fastest all the same. A place
+    is a schedule, rows, columns, and the two extents of a cluster.
     """
     capability = next(iter(SM90.shared_memory))
     with silent():
-        return tuple(tile for tile in _native(like, places) if _is_taken(like, capability, tile))
+        made = (_with_tile(like, capability, tile) for tile in _native(like, places))
+        return tuple(operation for operation in made if operation is not None)
+
+
+def swizzled(operation: GemmOperationUniversal, swizzling_functor: Any) -> GemmOperationUniversal:
+    """Return a Hopper-native operation of whole tiles with another identity swizzle.
+
+    The swizzle is no part of its code, so nothing that was checked is checked again.
+    """
+    if operation.swizzling_functor is swizzling_functor:
+        return operation
+    made = object.__new__(GemmOperationUniversal)
+    fields = {name: getattr(operation, name) for name in (*operation._FIELDS, *operation._FURTHER)}
+    made._describe(**fields | {"swizzling_functor": swizzling_functor})
+    return made
 
 
 def of_results(epilogue: Epilogue, rows: int, columns: int) -> bool:
@@ -185,12 +200,19 @@ def _native(like: GemmOperationUniversal, places: Container[Any] | None = None) 
             if places is not None and (schedule, m, n, *cluster) not in places:
                 continue
             try:
-                tile = TileDescription((m, n, depth * 8 // math.a.bits), None, None, math, (*cluster, 1), schedule)
+                tile = _native_tile((m, n, depth * 8 // math.a.bits), math, (*cluster, 1), schedule)
             except DescriptionError:
                 continue
             clean = clean_beside(tile, parts.epilogue, parts.D, direct=direct, cp_async=cp_async)
             if accumulator_registers(tile) <= clean and not spills(tile, parts, much=places is not None):
                 yield tile
+
+
+@lru_cache(maxsize=4096)  # of a few instructions: kernels with other epilogues ask for the same hundreds again
+def _native_tile(
+    shape: tuple[int, int, int], math: MathInstruction, cluster: tuple[int, int, int], schedule: KernelSchedule
+) -> TileDescription:
+    return TileDescription(shape, None, None, math, cluster, schedule)
 
 
 def _ampere(like: GemmOperationUniversal | Conv2dOperation) -> Iterator[TileDescription]:
@@ -226,21 +248,28 @@ def _ampere_tiles(epilogue: Epilogue, math: MathInstruction) -> Iterator[tuple[i
         yield (*tile, depth, stages)
 
 
-def _gemv(like: GemmOperationUniversal) -> Iterator[TileDescription]:
-    """Yield GEMV tiles of as many rows, those of the fewest columns first."""
+def _gemv(like: GemmOperationUniversal) -> tuple[TileDescription, ...]:
+    """Return GEMV tiles of as many rows, those of the fewest columns first."""
     tile, B = like.tile_description, GEMV.parts_of(like).B
-    rows, math = tile.threadblock_shape[0], tile.math_instruction
+    return _gemv_tiles(tile.threadblock_shape[0], tile.math_instruction, B.type.bits, B.is_row_major)
+
+
+@lru_cache(maxsize=64)  # as above
+def _gemv_tiles(rows: int, math: MathInstruction, bits: int, by_rows: bool) -> tuple[TileDescription, ...]:
+    """Return the same for elements of B of so many bits, and whether these lie by rows."""
     shapes = [
         (shape, warps)
         for warps in ((1, *each) for each in _GEMV_WARPS)
-        for shape in gemv_shapes(rows, warps, B.type.bits, B.is_row_major)
+        for shape in gemv_shapes(rows, warps, bits, by_rows)
     ]
+    found: list[TileDescription] = []
     for shape, warps in sorted(shapes, key=lambda each: (each[0][1], each[0][2])):
         made = TileDescription(shape, None, warps, math, kernel_schedule=KernelSchedule.Gemv)
-        lines = shape[1] // warps[1] * B.type.bits // 8  # bytes that a warp has side by side, where B is row-major
-        in_flight = shape[1] * shape[2] * B.type.bits // 8 // made.num_threads
-        if in_flight in _GEMV_BYTES and (not B.is_row_major or 32 <= lines <= 256):
-            yield made
+        lines = shape[1] // warps[1] * bits // 8  # bytes that a warp has side by side, where B is row-major
+        in_flight = shape[1] * shape[2] * bits // 8 // made.num_threads
+        if in_flight in _GEMV_BYTES and (not by_rows or 32 <= lines <= 256):
+            found.append(made)
+    return tuple(found)
 
 
 def _instruction(
@@ -253,14 +282,14 @@ def _instruction(
         return None
 
 
-def _is_taken(like: GemmOperationUniversal, capability: int, tile: TileDescription) -> bool:
+def _with_tile(like: GemmOperationUniversal, capability: int, tile: TileDescription) -> GemmOperationUniversal | None:
+    """Return the operation with another tile; None where the family lacks it."""
     swap_ab = like.swap_ab if tile.family in (SM90, GEMV) else False
     operands = (like.A, like.B, like.C, like.epilogue_functor, like.swizzling_functor, like.D)
     try:
-        GemmOperationUniversal(capability, tile, *operands, swap_ab)
+        return GemmOperationUniversal(capability, tile, *operands, swap_ab)
     except DescriptionError:
-        return False
-    return True
+        return None
 
 
 def _is_taken_by_conv(like: Conv2dOperation, capability: int, tile: TileDescription) -> bool:

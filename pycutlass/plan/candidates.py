@@ -19,8 +19,9 @@ from pycutlass.library import TileDescription
 from pycutlass.log import silent
 from pycutlass.operation import (
     GemmOperationUniversal,
-    native_tiles_among,
+    native_operations_among,
     of_results,
+    swizzled,
     tile_descriptions,
 )
 from pycutlass.plan.candidate import Candidate
@@ -148,9 +149,14 @@ def by_stages(tiles: tuple[TileDescription, ...]) -> Iterator[list[TileDescripti
 
 def native_tiles(kind: GemmKind) -> Iterator[TileDescription]:
     """Yield the Hopper-native tiles that are worth considering for a kind of GEMM; none where there are no kernels."""
-    tiles = _tiles_by_plane(kind)
-    usual = tuple(_usual_native(kind, tiles))
-    yield from usual or (staged[0] for staged in tiles.values())  # results of tiles may ask for others
+    yield from (operation.tile_description for operation in _whole(kind))
+
+
+def _whole(kind: GemmKind) -> Iterator[GemmOperationUniversal]:
+    """Yield the Hopper-native kernels of these tiles."""
+    by_place = _by_place(kind)
+    usual = tuple(_usual_native(kind, by_place))
+    yield from usual or (staged[0] for staged in by_place.values())  # results of tiles may ask for others
 
 
 def ampere_tiles(kind: GemmKind, capability: int) -> Iterator[list[TileDescription]]:
@@ -177,32 +183,36 @@ def _is_of_medium(kind: GemmKind) -> bool:
     return of.bits <= 16 and (_is_promoted(kind) or not of.is_float8)
 
 
-def _usual_native(kind: GemmKind, tiles: dict[Any, list[TileDescription]]) -> Iterator[TileDescription]:
-    """Yield those of the tiles that are listed for all kinds."""
+def _usual_native(
+    kind: GemmKind, by_place: dict[Any, list[GemmOperationUniversal]]
+) -> Iterator[GemmOperationUniversal]:
+    """Yield those whose tiles are listed for all kinds."""
     for schedule, rows, widths, clusters in (*NATIVE, *(OF_PROMOTED if _is_promoted(kind) else ())):
         for columns, cluster in itertools.product(widths, clusters):
             deep = schedule is _PINGPONG and rows == 64 and columns <= DEEP_COLUMNS and cluster == (1, 1)
-            yield from tiles.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]
+            yield from by_place.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]
 
 
 @lru_cache(maxsize=1)  # asked twice for each list of candidates
-def _tiles_by_plane(kind: GemmKind) -> dict[Any, list[TileDescription]]:
-    """Return Hopper-native tiles by schedule, rows, columns and cluster: those of different depths, the usual first."""
+def _by_place(kind: GemmKind) -> dict[Any, list[GemmOperationUniversal]]:
+    """Return Hopper-native kernels by the place of their tiles: those of different depths, the usual first."""
     like = first_native(kind)
-    tiles: dict[Any, list[TileDescription]] = {}
-    for tile in _native_tiles_of(kind, like, PLACES):
-        tiles.setdefault(_place(tile), []).append(tile)
-    return tiles
+    found: dict[Any, list[GemmOperationUniversal]] = {}
+    for operation in _native_among(kind, like, PLACES):
+        found.setdefault(_place(operation.tile_description), []).append(operation)
+    return found
 
 
-def _native_tiles_of(
+def _native_among(
     kind: GemmKind, like: GemmOperationUniversal | None, places: Container[Any]
-) -> tuple[TileDescription, ...]:
-    """Return the Hopper-native tiles in some places; any, where results of tiles ask for others than these."""
+) -> tuple[GemmOperationUniversal, ...]:
+    """Return the Hopper-native kernels of some places; of any, where results of tiles ask for others than these."""
     if like is None:
         return ()
-    found = native_tiles_among(like, places)
-    return found if found or not has_results_of_tiles(kind) else native_tiles_among(like, _OfResults(kind.epilogue))
+    found = native_operations_among(like, places)
+    if not found and has_results_of_tiles(kind):
+        found = native_operations_among(like, _OfResults(kind.epilogue))
+    return found
 
 
 @dataclass(frozen=True)
@@ -217,45 +227,45 @@ class _OfResults:
 
 def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
     """Yield Hopper-native candidates."""
-    tiles = _tiles_by_plane(kind)
-    if not tiles and not has_results_of_tiles(kind):
+    by_place = _by_place(kind)
+    if not by_place and not has_results_of_tiles(kind):
         return
-    for tile in native_tiles(kind):
-        yield from _visited(kind, tile)
+    for operation in _whole(kind):
+        yield from _visited(operation)
     swapped = first_native(kind, swap_ab=True)
     if swapped is not None:
         yield from _swapped(kind, swapped, batched)
     if batched:
         return
     for (rows, columns), cluster in STREAM_K:
-        for tile in tiles.get((_COOPERATIVE, rows, columns, *cluster), [])[:1]:
-            yield from _stream_k(kind, tile, SLICES)
+        for operation in by_place.get((_COOPERATIVE, rows, columns, *cluster), [])[:1]:
+            yield from _stream_k(kind, operation, SLICES)
     for schedule, (rows, columns), cluster in (*PARALLEL, *(PARALLEL_OF_PROMOTED if _is_promoted(kind) else ())):
-        for tile in tiles.get((schedule, rows, columns, *cluster), [])[:1]:
-            yield from _in_parallel(kind, tile, PARALLEL_SLICES)
+        for operation in by_place.get((schedule, rows, columns, *cluster), [])[:1]:
+            yield from _in_parallel(operation, PARALLEL_SLICES)
     for schedule, (rows, columns), cluster in LONG:
-        for tile in tiles.get((schedule, rows, columns, *cluster), [])[:1]:
-            yield from _in_parallel(kind, tile, SLICES_OF_LONG)
+        for operation in by_place.get((schedule, rows, columns, *cluster), [])[:1]:
+            yield from _in_parallel(operation, SLICES_OF_LONG)
 
 
 def _swapped(kind: GemmKind, like: GemmOperationUniversal, batched: bool) -> Iterator[Candidate]:
     """Yield kernels of the transposed problem: their columns are rows of the problem, of which there are few."""
-    of_plane: dict[Any, list[TileDescription]] = {}
-    for tile in _native_tiles_of(kind, like, SWAPPED_PLACES):
-        of_plane.setdefault(_plane(tile), []).append(tile)
+    of_plane: dict[Any, list[GemmOperationUniversal]] = {}
+    for operation in _native_among(kind, like, SWAPPED_PLACES):
+        of_plane.setdefault(_plane(operation.tile_description), []).append(operation)
     listed = (*SWAPPED, *(SWAPPED_OF_MEDIUM if _is_of_medium(kind) else ()))
     usual = [(schedule, rows, columns) for schedule, rows, widths in listed for columns in widths]
-    for plane in usual if any(plane in of_plane for plane in usual) else of_plane:  # as in `native_tiles`
+    for plane in usual if any(plane in of_plane for plane in usual) else of_plane:  # as in `_whole`
         schedule = plane[0]
-        for tile in of_plane.get(plane, [])[:2]:
-            yield from _made(kind, tile, swap_ab=True)
+        for operation in of_plane.get(plane, [])[:2]:
+            yield Candidate(operation)
             if schedule is _COOPERATIVE and not batched:
-                yield from _stream_k(kind, tile, SWAPPED_SLICES, swap_ab=True)
+                yield from _stream_k(kind, operation, SWAPPED_SLICES)
     if batched:
         return
     for schedule, (rows, columns), _ in LONG:
-        for tile in of_plane.get((schedule, rows, columns), [])[:1]:
-            yield from _in_parallel(kind, tile, SLICES_OF_LONG, swap_ab=True)
+        for operation in of_plane.get((schedule, rows, columns), [])[:1]:
+            yield from _in_parallel(operation, SLICES_OF_LONG)
 
 
 def _ampere(kind: GemmKind, capability: int, batched: bool) -> Iterator[Candidate]:
@@ -274,7 +284,7 @@ def _ampere(kind: GemmKind, capability: int, batched: bool) -> Iterator[Candidat
             if plane in _AMPERE_SPLIT:
                 for operation in _operations(kind, tile):
                     yield from (Candidate(operation, slices) for slices in _SERIAL_SLICES)
-                yield from _in_parallel(kind, tile, SLICES)
+                    yield from _in_parallel(operation, SLICES)
             if plane in _AMPERE_STREAM_K:
                 yield from _made(kind, tile, _core.ThreadblockSwizzleStreamK)
 
@@ -294,32 +304,27 @@ def _gemv(kind: GemmKind) -> Iterator[Candidate]:
                 yield from _made(kind, tile, swap_ab=swap_ab)
 
 
-def _visited(kind: GemmKind, tile: TileDescription) -> Iterator[Candidate]:
-    """Yield a tile with the swizzles that are worth trying; they are no part of a Hopper-native kernel's code."""
-    rows, columns, _ = tile.threadblock_shape
+def _visited(operation: GemmOperationUniversal) -> Iterator[Candidate]:
+    """Yield a Hopper-native kernel with the swizzles that are worth trying, which are no part of its code."""
+    rows, columns, _ = operation.tile_description.threadblock_shape
     for swizzle in _SWIZZLES if rows * columns >= LARGE else _SWIZZLES[:1]:
-        yield from _made(kind, tile, _SWIZZLE_OF_SIZE[swizzle])
+        yield Candidate(swizzled(operation, _SWIZZLE_OF_SIZE[swizzle]))
 
 
-def _stream_k(
-    kind: GemmKind, tile: TileDescription, slices: tuple[int, ...], swap_ab: bool = False
-) -> Iterator[Candidate]:
-    for operation in _operations(kind, tile, _core.ThreadblockSwizzleStreamK, swap_ab):
-        yield from (Candidate(operation, count) for count in (1, *slices))
+def _stream_k(kind: GemmKind, operation: GemmOperationUniversal, slices: tuple[int, ...]) -> Iterator[Candidate]:
+    tile, swap_ab = operation.tile_description, operation.swap_ab
+    for divided in _operations(kind, tile, _core.ThreadblockSwizzleStreamK, swap_ab):
+        yield from (Candidate(divided, count) for count in (1, *slices))
 
 
-def _in_parallel(
-    kind: GemmKind, tile: TileDescription, counts: tuple[int, ...], swap_ab: bool = False
-) -> Iterator[Candidate]:
-    """Yield a tile whose partial sums another kernel adds up, where there are both kernels."""
-    for operation in _operations(kind, tile, swap_ab=swap_ab):
-        for slices in counts:
-            candidate = Candidate(operation, slices, True)
-            try:
-                _ = candidate.kernels
-            except DescriptionError:
-                return
-            yield candidate
+def _in_parallel(operation: GemmOperationUniversal, counts: tuple[int, ...]) -> Iterator[Candidate]:
+    """Yield a kernel whose partial sums another kernel adds up, where there are both."""
+    found = [Candidate(operation, slices, True) for slices in counts]
+    try:
+        _ = found[0].kernels  # which all have
+    except DescriptionError:
+        return
+    yield from found
 
 
 def _made(
