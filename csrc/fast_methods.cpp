@@ -22,10 +22,11 @@ using Serve = PyObject* (*)(Method const&, PyObject* const*, Py_ssize_t, PyObjec
 
 struct Method {
   PyObject_HEAD vectorcallfunc call;
-  PyObject* function;  // what stands for it in Python, and takes what is not served
-  PyObject* direct;    // of a checked call: what is called first, with none of the keywords that are `earlier`
-  PyObject* earlier;   // a tuple
-  PyObject* owner;     // the class that it is a method of; null where it is a function
+  PyObject* function;    // what stands for it in Python, and takes what is not served
+  PyObject* direct;      // of a checked call: what is called first, with none of the keywords that are `earlier`
+  PyObject* earlier;     // a tuple
+  PyObject* owner;       // the class that it is a method of; null where it is a function
+  PyObject* references;  // weak ones to it, as to functions
   Serve serve;
   bool is_traced;  // whether torch.compile may look into what it calls
 };
@@ -112,7 +113,7 @@ PyObject* serve_product(Method const& method, PyObject* const* given, Py_ssize_t
 }
 
 /// An operator of torch that writes the product of two tensors into `out`, of tensors like those of an earlier product.
-PyObject* serve_operator(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+PyObject* serve_written(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
   static PyObject* const out = interned("out");
   if (count != 2 || !keywords || PyTuple_GET_SIZE(keywords) != 1 || PyTuple_GET_ITEM(keywords, 0) != out)
     return nullptr;
@@ -121,6 +122,18 @@ PyObject* serve_operator(Method const& method, PyObject* const* given, Py_ssize_
   if (!written) return nullptr;
   Py_DECREF(written);
   return py::none().release().ptr();
+}
+
+/// One that returns it.
+PyObject* serve_returned(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+  if (count != 2 || (keywords && PyTuple_GET_SIZE(keywords)) || !pycutlass::TorchDispatch::is_usual()) return nullptr;
+  return serve_product(method, given, count, nullptr);
+}
+
+/// Both, of which torch takes the one that the arguments fit.
+PyObject* serve_either(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+  bool const has_out = keywords && PyTuple_GET_SIZE(keywords);
+  return (has_out ? serve_written : serve_returned)(method, given, count, keywords);
 }
 
 /// A call that fits the parameters of a function. One that does not has entered no frame, so its exception comes
@@ -246,6 +259,7 @@ PyObject* set_name(PyObject* self, PyObject* arguments) {
 
 void destroy(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
+  if (method_of(self).references) PyObject_ClearWeakRefs(self);
   Py_XDECREF(method_of(self).function);
   Py_XDECREF(method_of(self).direct);
   Py_XDECREF(method_of(self).earlier);
@@ -262,6 +276,7 @@ void* erased(Function function) {
 PyTypeObject* method_type() {
   static PyMemberDef members[] = {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(Method, call), READONLY, nullptr},
+      {"__weaklistoffset__", T_PYSSIZET, offsetof(Method, references), READONLY, nullptr},
       {},
   };
   static PyMethodDef methods[] = {
@@ -316,12 +331,13 @@ void bind_fast_methods(py::module_& m) {
       py::arg("function"), py::arg("known"), "matmul, written in Python as `function`; `known` are KnownProducts.");
   m.def(
       "fast_operator",
-      [](py::object const& function, py::object const& known) -> py::object {
-        return pycutlass::TorchDispatch::find() ? make(function, serve_operator, known) : function;
+      [](py::object const& function, py::object const& known, bool takes_out, bool returns) -> py::object {
+        if (!pycutlass::TorchDispatch::find()) return function;
+        return make(function, !returns ? serve_written : !takes_out ? serve_returned : serve_either, known);
       },
-      py::arg("function"), py::arg("known"),
-      "The operator `function` of torch, which writes the product of two tensors into `out`. Known ones are launched "
-      "without torch's dispatcher where it would do nothing else, and where this torch says so.");
+      py::arg("function"), py::arg("known"), py::arg("takes_out"), py::arg("returns"),
+      "The operator `function` of torch, which writes the product of two tensors into `out`, or returns it. Known ones "
+      "are launched without torch's dispatcher where it would do nothing else, and where this torch says so.");
   m.def(
       "checked_call",
       [](py::object const& direct, py::object const& function, py::tuple const& earlier) {

@@ -106,19 +106,20 @@ def _with_memory_alike(fake: Callable[..., Any]) -> Callable[..., Any]:
 
 def refusing_by_name(compute: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
     """Return what computes, and refuses tensors by name."""
-    needed = [each.name for each in signature(fake).parameters.values() if each.default is each.empty]
+    parameters = signature(fake).parameters.values()
+    needed = {each.name: each.default is each.empty and "None" not in str(each.annotation) for each in parameters}
 
     def kernel(*args: Any, **named: Any) -> Any:
         try:
             return compute(*args, **named)
-        except PyCutlassError:
-            refuse_by_name(fake, *args, **named)
+        except (PyCutlassError, AttributeError) as error:
+            given = zip(needed.items(), args, strict=False)
+            missing = [name for (name, is_needed), each in given if is_needed and each is None]
+            if missing:  # torch lets None pass for any tensor
+                raise ArgumentTypeError(f"{', '.join(missing)} must be a tensor, got None") from None
+            if isinstance(error, PyCutlassError):
+                refuse_by_name(fake, *args, **named)
             raise
-        except AttributeError as error:  # torch lets None pass for any tensor
-            missing = [name for name, each in zip(needed, args, strict=False) if each is None]
-            if not missing:
-                raise
-            raise ArgumentTypeError(f"{', '.join(missing)} must be a tensor, got None") from error
 
     return kernel
 

@@ -177,10 +177,14 @@ class _Linear(torch.autograd.Function):
 
 
 MATMUL = define("matmul(Tensor input, Tensor other, *, ScalarType? out_dtype=None) -> Tensor", _matmul, _fake_matmul)
+MATMUL_PACKET = torch.ops.pycutlass.matmul
 MATMUL_OUT = define("matmul.out(Tensor input, Tensor other, *, Tensor(a!) out) -> ()", _matmul_out, _fake_matmul_out)
 # To reach a kernel in Python, torch's dispatcher takes longer than a launch. torch's own operators have functions that
 # do without its boxed arguments, as torch.mm; this is ours, for products that were computed once by the dispatcher.
-MATMUL_OUT._op = _core.fast_operator(MATMUL_OUT._op, known_products)
+for _each, _takes_out, _returns in ((MATMUL, False, True), (MATMUL_OUT, True, False), (MATMUL_PACKET, True, True)):
+    _each._op = _core.fast_operator(_each._op, known_products, takes_out=_takes_out, returns=_returns)
+_untyped: Any = torch.jit  # as it is to type checkers
+_untyped._builtins._register_builtin(MATMUL_PACKET._op, "pycutlass::matmul")  # else TorchScript would call Python
 LINEAR = define(
     "linear(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None) -> Tensor", _linear, _fake_linear
 )

@@ -139,14 +139,7 @@ gc.collect()
 def test_results_are_made_without_a_plan() -> None:
     program = f"""{_PLAN}
 plan = pycutlass.Gemm(*drawn()[:2])
-made = torch.empty
-where = []
-def empty(*shape, **how):
-    if not isinstance(shape[0], tuple):
-        return made(*shape, **how)
-    where.append(there(np.zeros(shape[0], np.float32)))
-    return where[-1]
-torch.empty = empty
+{_RETURNING}
 for compute in (plan.run, pycutlass.matmul):
     for _ in range(4):
         a, b, _ = drawn()
@@ -158,6 +151,17 @@ for compute in (plan.run, pycutlass.matmul):
 """
     fake_gpu.run(program)
 
+
+_RETURNING = """
+made = torch.empty
+where = []
+def empty(*shape, **how):
+    if not isinstance(shape[0], tuple):
+        return made(*shape, **how)
+    where.append(there(np.full(shape[0], np.nan, np.float32)))
+    return where[-1]
+torch.empty = empty
+"""
 
 _OPERATOR = f"""{_PLAN}
 import pycutlass.pytorch
@@ -216,12 +220,99 @@ is_refused(lambda: operator(a.requires_grad_(), b, out=d), "input", "gradient")
     fake_gpu.run(program)
 
 
+_RETURNED = f"""{_OPERATOR}{_RETURNING}
+packet = torch.ops.pycutlass.matmul
+"""
+
+
+def test_an_operator_returns_known_products_without_the_dispatcher() -> None:
+    program = f"""{_RETURNED}
+for call, warm in ((packet, 2), (packet.default, 0)):
+    for turn in range(4):
+        a, b, _ = drawn()
+        asked()
+        entered.clear()
+        d = call(a, b)
+        assert d is where[-1] and launches() == 1 and right(a, b, d)
+        assert not entered or turn < warm, turn  # the first two make what the later ones find
+assert {{packet: 1}}[torch.ops.pycutlass.matmul] == 1 and torch.ops.pycutlass.matmul is packet
+a, b, d = drawn()
+assert packet(a, b, out=d) is None and right(a, b, d)  # torch takes the other one
+
+with torch.inference_mode():
+    a, b, _ = drawn()
+    assert right(a, b, packet(a, b))
+for context in (torch.no_grad(), torch.enable_grad()):
+    with context:
+        entered.clear()
+        a, b, _ = drawn()
+        assert right(a, b, packet(a, b)) and not entered
+
+for arguments, options in (
+    ((a, b), {{"out_dtype": torch.float32}}),
+    ((), {{"input": a, "other": b}}),
+    ((a,), {{"other": b}}),
+):
+    entered.clear()
+    d = packet(*arguments, **options)
+    assert entered and right(a, b, d), options
+for arguments, options in (
+    ((a,), {{}}),
+    ((a, b, None), {{}}),
+    ((a, b), {{"out": None}}),
+    ((a, b), {{"alpha": 2}}),
+    ((a, None), {{}}),
+):
+    asked()
+    try:
+        packet(*arguments, **options)
+    except (RuntimeError, pycutlass.errors.PyCutlassError):
+        assert not launches(), (arguments, options)
+    else:
+        raise AssertionError(options)
+asked()
+try:
+    packet.default(a, b, out=d)
+except RuntimeError as error:
+    assert "out" in str(error) and not launches()
+else:
+    raise AssertionError("the default takes no out")
+"""
+    fake_gpu.run(program)
+
+
+def test_a_product_that_is_returned_has_its_gradient() -> None:
+    program = f"""{_RETURNED}
+for _ in range(3):
+    a, b, _ = drawn()
+    right(a, b, packet(a, b))
+entered.clear()
+a, b, _ = drawn()
+d = packet(a.requires_grad_(), b)
+assert entered and d.requires_grad and right(a.detach(), b, d.detach())
+with torch.no_grad():
+    entered.clear()
+    d = packet(a, b)
+    assert not d.requires_grad and right(a.detach(), b, d)
+a, b, _ = drawn()
+entered.clear()
+d = packet(a, b)
+assert not entered and not d.requires_grad and d.is_leaf and right(a, b, d)
+"""
+    fake_gpu.run(program)
+
+
 def test_what_would_see_a_call_of_an_operator_does() -> None:
     program = f"""{_OPERATOR}
 import os, warnings
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+{_RETURNING}
+packet = torch.ops.pycutlass.matmul
+for _ in range(3):
+    a, b, _ = drawn()
+    assert right(a, b, packet(a, b))
 seen = []
 class Dispatch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -237,20 +328,30 @@ for mode in (Dispatch(), Function()):
     with mode:
         operator(a, b, out=d)
     assert operator in seen and right(a, b, d), mode
+    seen.clear()
+    with mode:
+        d = packet(a, b)
+    assert packet in seen or packet.default in seen, (mode, seen)
+    assert right(a, b, d)
 
 a, b, d = drawn()
 errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
 os.dup2(nowhere, 2)  # the profiler says there when it begins
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
     operator(a, b, out=d)
+    packet(a, b)
 os.dup2(errors, 2)
-assert right(a, b, d)
-assert "pycutlass::matmul" in [each.key for each in profile.key_averages()]
+assert right(a, b, d) and right(a, b, where[-1])
+assert sum(each.count for each in profile.key_averages() if each.key == "pycutlass::matmul") == 2
 
 entered.clear()
 with torch.autocast("cpu"):
     operator(a, b, out=d)
 assert entered and right(a, b, d)
+entered.clear()
+with torch.autocast("cpu"):  # which casts to bfloat16, and the kernel takes float32
+    is_refused(lambda: packet(a, b), "bfloat16")
+assert entered[0][0].dtype is torch.bfloat16
 is_refused(lambda: torch.func.vmap(lambda x: (operator(a, b, out=d), x)[1])(torch.zeros(1)), "transform")
 with torch.autograd.forward_ad.dual_level(), warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch's own use of torch.jit
