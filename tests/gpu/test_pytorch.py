@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch_operators import ACTIVATIONS, ops  # noqa: E402
 
-from pycutlass.pytorch import Conv2d, GroupedLinear, Linear, SwiGLU, convert  # noqa: E402
+from pycutlass.pytorch import Conv2d, GroupedLinear, Linear, SwiGLU, convert, products  # noqa: E402
 
 # Of torch's threads of backward, where the first thing that one does is a product by cuBLAS.
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA:UserWarning")
@@ -47,6 +47,41 @@ def test_linear(dtype: Any, activation: str | None, shape: tuple[int, ...]) -> N
     given = random(*shape, dtype=dtype), random(96, 128, dtype=dtype, scale=0.1), random(96, dtype=dtype)
     exact = doubled(*given)
     check(ops.linear(*given, activation), ACTIVATIONS[activation](functional.linear(*exact)), given, exact)
+
+
+def test_products_like_earlier_ones_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launched without torch's dispatcher, on the stream that is current, and captured in graphs."""
+    reached: list[Any] = []
+    product = products.product
+    monkeypatch.setattr(products, "product", lambda *given, **how: (reached.append(given), product(*given, **how))[1])
+
+    def drawn() -> tuple[Any, Any]:
+        torch.full((136, 72), float("nan"), device="cuda", dtype=torch.float16)  # where the next result is to be
+        return random(136, 64).detach(), random(72, 64).detach().T
+
+    def is_right(a: Any, b: Any, d: Any) -> None:
+        torch.testing.assert_close(d.double(), a.double() @ b.double(), rtol=8e-3, atol=8e-3)
+
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
+            for turn in range(6):
+                a, b = drawn()
+                reached.clear()
+                d = ops.matmul(a, b)
+                assert not reached or turn < 2
+                is_right(a, b, d)
+        stream.synchronize()
+
+    (a, b), (c, d) = drawn(), drawn()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = ops.matmul(a, b)
+    for one, other in ((a, c), (b, d)):
+        one.copy_(other)
+    made.fill_(float("nan"))
+    graph.replay()
+    is_right(c, d, made)
+    is_right(c, d, ops.matmul(c, d))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
