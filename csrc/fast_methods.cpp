@@ -28,7 +28,8 @@ struct Method {
   PyObject* owner;       // the class that it is a method of; null where it is a function
   PyObject* references;  // weak ones to it, as to functions
   Serve serve;
-  bool is_traced;  // whether torch.compile may look into what it calls
+  bool is_traced;    // whether torch.compile may look into what it calls
+  bool is_operator;  // of torch, which has nothing in Python that it stands for
 };
 
 Method& method_of(PyObject* self) { return *reinterpret_cast<Method*>(self); }
@@ -231,7 +232,8 @@ PyObject* attribute(PyObject* self, PyObject* name) {
     if (PyUnicode_CompareWithASCIIString(name, own) == 0) return PyObject_GenericGetAttr(self, name);
   }
   PyObject* const function = method_of(self).function;
-  if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") != 0) return PyObject_GetAttr(function, name);
+  bool const is_of_function = method_of(self).is_operator || PyUnicode_CompareWithASCIIString(name, "__wrapped__") != 0;
+  if (is_of_function) return PyObject_GetAttr(function, name);
   Py_INCREF(function);
   return function;
 }
@@ -247,10 +249,23 @@ Py_hash_t hash(PyObject* self) { return PyObject_Hash(method_of(self).function);
 /// Copied and pickled by its name, as functions are.
 PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(method_of(self).function, "__qualname__"); }
 
+/// Whether a function was written in a class under that name: others are attributes of classes of users, as functions
+/// may be.
+bool is_method_of(PyObject* function, PyObject* owner, PyObject* name) {
+  auto const called = py::reinterpret_steal<py::object>(PyObject_GetAttrString(function, "__qualname__"));
+  auto const of = py::reinterpret_steal<py::object>(PyObject_GetAttrString(owner, "__qualname__"));
+  if (!called || !of) PyErr_Clear();
+  if (!called || !of || !PyUnicode_Check(called.ptr())) return false;
+  auto const wanted = py::reinterpret_steal<py::object>(PyUnicode_FromFormat("%U.%U", of.ptr(), name));
+  if (!wanted) PyErr_Clear();
+  return wanted && PyUnicode_Compare(called.ptr(), wanted.ptr()) == 0;
+}
+
 /// Called where the method gets its name in a class, the one that it is a method of.
 PyObject* set_name(PyObject* self, PyObject* arguments) {
   PyObject *owner = nullptr, *name = nullptr;
   if (!PyArg_ParseTuple(arguments, "O!U:__set_name__", &PyType_Type, &owner, &name)) return nullptr;
+  if (!is_method_of(method_of(self).function, owner, name)) return py::none().release().ptr();
   Py_INCREF(owner);
   PyObject* const before = std::exchange(method_of(self).owner, owner);
   Py_XDECREF(before);
@@ -333,7 +348,9 @@ void bind_fast_methods(py::module_& m) {
       "fast_operator",
       [](py::object const& function, py::object const& known, bool takes_out, bool returns) -> py::object {
         if (!pycutlass::TorchDispatch::find()) return function;
-        return make(function, !returns ? serve_written : !takes_out ? serve_returned : serve_either, known);
+        py::object made = make(function, !returns ? serve_written : !takes_out ? serve_returned : serve_either, known);
+        method_of(made.ptr()).is_operator = true;
+        return made;
       },
       py::arg("function"), py::arg("known"), py::arg("takes_out"), py::arg("returns"),
       "The operator `function` of torch, which writes the product of two tensors into `out`, or returns it. Known ones "

@@ -98,6 +98,8 @@ class Call:
         self._like = a, views[name_a]
         self._problem: _core.Conv2dProblemSize | None = None
         self._new: list[Conv2d] = []
+        #: What computed it, once it was; None of what was a product of matrices.
+        self.plan: Conv2d | None = None
         if options["plan"] is None:  # before strides: what does not fit is of more interest than how it lies in memory
             of_names = {name: (tensor, views[name]) for name, tensor in operands.items()}
             self._problem = problem_of(self._direction, of_names, result_size, self._geometry)
@@ -144,6 +146,7 @@ class Call:
         ports = plan.beside(*a_and_b, self._inputs, self._said["allow_copy"]) if self._inputs else {}
         for each in self._new:  # before anything is compiled
             each.check_ports(ports)
+        self.plan = plan
         return plan.run_once(a, b, c, out, stream, ports, bias)
 
     def _written(self, result: Any) -> Any:

@@ -86,11 +86,13 @@ def _refuse_transform(*_: Any, **__: Any) -> Any:
 
 def _with_memory_alike(fake: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that refuses tensors without memory among others, whose calls torch sends to it as well."""
-    names = tuple(signature(fake).parameters)
+    names, needed = tuple(signature(fake).parameters), _tensors_needed(fake)
 
     @wraps(fake)
     def checked(*args: Any, **named: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **named}
+        if missing := [name for name in needed if given.get(name) is None]:
+            raise ArgumentTypeError(f"{', '.join(missing)} must be a tensor, got None")
         devices = {name: each.device for name, each in given.items() if isinstance(each, torch.Tensor)}
         absent = next((name for name, device in devices.items() if device.type == "meta"), None)
         present = next((name for name, device in devices.items() if device.type != "meta"), None)
@@ -104,18 +106,24 @@ def _with_memory_alike(fake: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _tensors_needed(fake: Callable[..., Any]) -> frozenset[str]:
+    """Return the parameters for which None is nothing, though torch lets it pass for any tensor."""
+    parameters = signature(fake).parameters.values()
+    return frozenset(
+        each.name for each in parameters if str(each.annotation).removeprefix("torch.") in ("Tensor", "list[Tensor]")
+    )
+
+
 def refusing_by_name(compute: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
     """Return what computes, and refuses tensors by name."""
-    parameters = signature(fake).parameters.values()
-    needed = {each.name: each.default is each.empty and "None" not in str(each.annotation) for each in parameters}
+    names, needed = tuple(signature(fake).parameters), _tensors_needed(fake)
 
     def kernel(*args: Any, **named: Any) -> Any:
         try:
             return compute(*args, **named)
         except (PyCutlassError, AttributeError) as error:
-            given = zip(needed.items(), args, strict=False)
-            missing = [name for (name, is_needed), each in given if is_needed and each is None]
-            if missing:  # torch lets None pass for any tensor
+            given = zip(names, args, strict=False)
+            if missing := [name for name, each in given if each is None and name in needed]:
                 raise ArgumentTypeError(f"{', '.join(missing)} must be a tensor, got None") from None
             if isinstance(error, PyCutlassError):
                 refuse_by_name(fake, *args, **named)
@@ -152,6 +160,8 @@ def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[A
         Takes what the operator takes and returns what the function takes.
     """
     kernel = _kernels[operator]
+    parameters = [each.name for each in operator._schema.arguments]
+    needed = [each.name for each in operator._schema.arguments if str(each.type) == "Tensor"]
 
     def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
         _check_modes(operator, (*args, *named.values()))
@@ -160,16 +170,18 @@ def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[A
                 if _is_backend(keyset.raw_repr()):  # where the dispatcher would call it as well
                     return kernel(*args, **named)
                 return operator.redispatch(keyset & _after_autograd, *args, **named)
-        _check_floats(operator, args, named)
+        given = {**dict(zip(parameters, args, strict=False)), **named}
+        if missing := [name for name in needed if given.get(name) is None]:
+            raise ArgumentTypeError(f"{', '.join(missing)} must be a tensor, got None")
+        _check_floats(given)
         return function.apply(*arranged(*args, **named))
 
     library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
 
 
-def _check_floats(operator: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _check_floats(given: dict[str, Any]) -> None:
     """Raise ArgumentError for a tensor of 8 bits that requires a gradient, which would have no more bits."""
-    parameters = (each.name for each in operator._schema.arguments)
-    for name, each in {**dict(zip(parameters, args, strict=False)), **named}.items():
+    for name, each in given.items():
         if isinstance(each, torch.Tensor) and each.requires_grad and each.dtype.itemsize == 1:
             raise ArgumentError(
                 f"{name} is of {each.dtype} and requires a gradient, which would be rounded to 8 bits: keep a copy in "
@@ -184,13 +196,17 @@ def without_gradient(operator: Any, into: Any = library) -> None:
     """
     parameters = [each.name for each in operator._schema.arguments]
     written = [each.name for each in operator._schema.arguments if each.is_write]
+    kernel = _kernels.get(operator)
 
     def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
         _check_modes(operator, (*args, *named.values()))
         given = {**dict(zip(parameters, args, strict=False)), **named}
         check_no_gradient(str(operator), **given)
         with below_autograd():
-            made = operator.redispatch(keyset & _after_autograd, *args, **named)
+            if kernel is not None and _is_backend(keyset.raw_repr()):  # where the dispatcher would call it as well
+                made = kernel(*args, **named)
+            else:
+                made = operator.redispatch(keyset & _after_autograd, *args, **named)
         for name in written:
             tensors = given[name] if isinstance(given[name], list | tuple) else [given[name]]
             torch._C._increment_version([each for each in tensors if not each.is_inference()])

@@ -330,3 +330,13 @@ def test_arguments_of_another_operation_are_refused():
     assert ampere("f16").procedural_name() in str(caught.value)
     with pytest.raises(ArgumentTypeError, match="arguments made for this operation, got int"):
         ampere("f16").run(3)
+
+
+def test_what_describes_an_operation_is_set_once() -> None:
+    operation = GemmOperationUniversal(**parts("f16"))
+    other = operation.replace(swizzling_functor=cutlass.IdentitySwizzle4)
+    before = operation.procedural_name(), hash(operation), repr(operation)
+    for described in (other._value(), operation._value()):
+        with pytest.raises(AttributeError, match="compute_capability of an operation cannot change: describe another"):
+            operation.__init__(*described)
+    assert (operation.procedural_name(), hash(operation), repr(operation)) == before

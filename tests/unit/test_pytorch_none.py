@@ -46,3 +46,21 @@ def test_none_is_no_tensor(operator: Any) -> None:
         with pytest.raises(PyCutlassError) as refused:
             operator(**given | {name: None})
         assert name in str(refused.value), (name, refused.value)
+
+
+def test_none_is_no_tensor_where_nothing_is_computed() -> None:
+    """Of tensors without memory, and of those that require a gradient."""
+    ops, absent = torch.ops.pycutlass, torch.empty(8, 8, device="meta", dtype=torch.float16)
+    followed = torch.randn(8, 8, requires_grad=True)
+    scale = torch.ones(8)
+    calls = {
+        "input must be": lambda: ops.matmul(None, absent),
+        "other must be": lambda: ops.matmul(absent, None),
+        "weight must be": lambda: ops.linear(absent, None),
+        "input must be a tensor, got": lambda: ops.matmul.out(None, absent, out=absent),
+        "mat_a must be": lambda: ops.mixed_mm(None, followed, scale),
+        "input must be a": lambda: ops.matmul(None, followed),
+    }
+    for words, call in calls.items():
+        with pytest.raises(PyCutlassError, match=words):
+            call()

@@ -281,6 +281,22 @@ else:
     fake_gpu.run(program)
 
 
+def test_an_operator_is_asked_what_torch_asks_of_others() -> None:
+    program = f"""{_RETURNED}
+import inspect
+other = torch.ops.pycutlass.linear
+assert inspect.signature(packet) == inspect.signature(other) and inspect.unwrap(packet) is packet
+assert not hasattr(packet, "__wrapped__") and packet.__name__ == "matmul"
+class Layer:
+    multiply, product, one, op = packet, packet.default, pycutlass.matmul, packet.op
+assert Layer().multiply is packet and Layer().product is packet.default
+a, b, d = drawn()
+for call in (packet, packet.default, lambda a, b: packet(a, b, out_dtype=torch.float32), pycutlass.matmul):
+    assert right(a, b, call(a, b))
+"""
+    fake_gpu.run(program)
+
+
 def test_a_product_that_is_returned_has_its_gradient() -> None:
     program = f"""{_RETURNED}
 for _ in range(3):
