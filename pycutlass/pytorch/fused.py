@@ -30,7 +30,7 @@ from pycutlass.pytorch.fused_shapes import (
 )
 from pycutlass.pytorch.handles import Fused, fused
 from pycutlass.pytorch.images import Geometry, as_rows, is_product, new_images
-from pycutlass.pytorch.known_calls import KnownCall, KnownCalls, KnownPixels
+from pycutlass.pytorch.known_calls import SOURCE, KnownCall, KnownCalls, KnownPixels
 from pycutlass.pytorch.operators import define, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types, product_shape
 from pycutlass.pytorch.targets import Expected
@@ -203,7 +203,7 @@ def _fused_conv2d(
 
 def _known(made: Fused, extents: Extents, plan: Any) -> KnownCall:
     """Return what was done by a plan."""
-    reads = tuple("" if each.name == made.source else each.name for each in made.reads)
+    reads = tuple(SOURCE if each.name == made.source else each.name for each in made.reads)
     shapes = (
         extents.images if extents.images and each.form == "matrix" else result_shape(each, extents)
         for each in made.writes

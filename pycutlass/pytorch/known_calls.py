@@ -13,9 +13,11 @@ from pycutlass.plan.base import Plan
 from pycutlass.pytorch.images import as_rows, new_images
 from pycutlass.pytorch.operators import plain
 
-__all__ = ["KnownCall", "KnownCalls", "KnownPixels"]
+__all__ = ["BIAS", "SOURCE", "KnownCall", "KnownCalls", "KnownPixels"]
 
 Tensor = torch.Tensor
+#: What C and a bias are called among tensors of an epilogue, whose names are words.
+SOURCE, BIAS = "C!", "bias!"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class KnownCall:
     plan : Plan
         What computed it.
     reads : tuple of str
-        What the plan calls the tensors that are read; "" for C.
+        What the plan calls the tensors that are read: tensors of its epilogue, `SOURCE` or `BIAS`.
     writes : tuple of (str, tuple of int, dtype)
         Name, shape and type of each result; D is called so.
     """
@@ -43,8 +45,8 @@ class KnownCall:
         results = [_new(a, shape, dtype) for _, shape, dtype in self.writes]
         ports = {name: made for (name, _, _), made in zip(self.writes, results, strict=True)}
         ports |= {name: plain(each) for name, each in zip(self.reads, tensors, strict=True)}
-        source, target = ports.pop("", None), ports.pop("D")
-        return results if self.plan.run_waiting(plain(a), plain(b), source, target, ports) else None
+        source, bias, target = ports.pop(SOURCE, None), ports.pop(BIAS, None), ports.pop("D")
+        return results if self.plan.run_waiting(plain(a), plain(b), source, target, ports, bias) else None
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class KnownCalls:
     def key_of(a: Tensor, b: Tensor, epilogue: str, scalars: Sequence[float], *more: Any) -> Any:
         """Return what tells calls apart; `more` is what else a kernel is chosen by."""
         # 0.0 and -0.0 are equal, and not the same.
-        numbers = tuple(map(float.hex, scalars)) if scalars else ()
+        numbers = tuple(float(each).hex() for each in scalars)
         return epilogue, numbers, a.shape, b.shape, a.dtype, b.dtype, a.device, *more
 
     def get(self, key: Any) -> KnownCall | KnownPixels | None:

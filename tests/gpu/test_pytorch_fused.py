@@ -16,7 +16,8 @@ from torch_operators import ACTIVATIONS, ops, passes_opcheck  # noqa: E402
 from pycutlass import epilogue as functions  # noqa: E402
 from pycutlass import epilogue_function  # noqa: E402
 from pycutlass.epilogue import Column, PerBatch, Row, Scalar, Source, Tensor, gelu, silu  # noqa: E402
-from pycutlass.pytorch import SwiGLU, epilogue_handle  # noqa: E402
+from pycutlass.plan import convolutions  # noqa: E402
+from pycutlass.pytorch import SwiGLU, epilogue_handle, fused  # noqa: E402
 
 TOLERANCE = {torch.float16: 8e-3, torch.bfloat16: 6e-2, torch.float32: 1e-4}
 
@@ -26,6 +27,12 @@ def everything(accum: Any, bias: Row, residual: Tensor, scale: Column, c: Source
     t = alpha * accum + bias + c
     sums = {"rows": functions.sum(t, axis=1), "columns": functions.absmax(t, axis=0), "all": functions.sum(t)}
     return {"T": t, "D": gelu(t) * scale + residual, **sums}
+
+
+@epilogue_function
+def without_sums(accum: Any, bias: Row, residual: Tensor, scale: Column, c: Source, alpha: Scalar = 2.0) -> Any:
+    t = alpha * accum + bias + c
+    return {"T": t, "D": gelu(t) * scale + residual}
 
 
 @epilogue_function
@@ -143,6 +150,84 @@ def test_activations_by_name(name: str) -> None:
     wanted = ACTIVATIONS[name](a.double() @ b.double())
     torch.testing.assert_close(found.double(), wanted, rtol=8e-3, atol=8e-3)
     assert passes_opcheck(ops.fused_mm.default, a, b, name, [])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_calls_like_earlier_ones(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are launched without being looked at in Python, on each stream, and read and write what they are given."""
+    looked: list[Any] = []
+    checked = fused._checked
+    monkeypatch.setattr(fused, "_checked", lambda *given: (looked.append(given), checked(*given))[1])
+    scalars = {"alpha": 0.5}
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
+            for turn in range(5):
+                for rows in (200, 136):
+                    a, b = random(rows, 128, dtype=dtype, scale=0.1), random(128, 96, dtype=dtype)
+                    bias, scale = random(96, dtype=dtype), random(rows, dtype=torch.float32)
+                    residual, c = random(rows, 96, dtype=dtype), random(rows, 96, dtype=dtype)
+                    torch.full((rows, 96), float("nan"), device="cuda", dtype=dtype)  # where results are to be
+                    looked.clear()
+                    check(without_sums, a, b, [bias, residual, scale, c], scalars)
+                    assert not looked or turn == 0
+                    check(everything, a, b, [bias, residual, scale, c], scalars)
+    weights = torch.nn.Parameter(b)
+    with torch.no_grad():
+        looked.clear()
+        check(without_sums, a, weights, [torch.nn.Parameter(bias), residual, scale, c], scalars)
+        assert not looked
+    check(without_sums, a, b, [bias, residual, scale, c], {"alpha": -0.5})
+    wide = random(rows, 192, dtype=dtype)
+    for function in (without_sums, everything):
+        check(function, a, b, [bias, wide[:, :96], scale, wide[:, 96:]], scalars)
+        check(function, a, b.T.contiguous().T, [bias, residual, scale, c], scalars)
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_convolutions_like_earlier_ones(taps: int) -> None:
+    handle = epilogue_handle(of_pixels)
+    calls = fused._calls
+    for turn in range(4):
+        x, w = (
+            random(*shape, scale=0.3).contiguous(memory_format=torch.channels_last)
+            for shape in ((2, 16, 9, 7), (32, 16, taps, taps))
+        )
+        padding = [taps // 2] * 2
+        of_d = [random(2, 32, 9, 7).contiguous(memory_format=torch.channels_last) for _ in range(2)]
+        bias, scale = random(32), random(2 * 9 * 7, dtype=torch.float32)
+        tensors = [bias, scale, *of_d]
+        known = len(calls._calls)
+        found = ops.fused_conv2d(x, w, [1, 1], padding, [1, 1], 1, handle, tensors, [0.5])
+        assert turn == 0 or len(calls._calls) == known
+        exact = functional.conv2d(x.double(), w.double(), padding=padding).permute(0, 2, 3, 1).reshape(-1, 32)
+        rows = [each.double().permute(0, 2, 3, 1).reshape(-1, 32).cpu().numpy() for each in of_d]
+        given = {"bias": bias.double().cpu().numpy(), "scale": scale.double().cpu().numpy()}
+        given |= {"residual": rows[0], "c": rows[1]}
+        made = of_pixels.numpy(exact.cpu().numpy(), **given, alpha=0.5)
+        seen = [each.permute(0, 2, 3, 1).reshape(-1, 32) if each.dim() == 4 else each for each in found]
+        compare(seen, [made[name] for name, _ in of_pixels.graph.outputs], TOLERANCE[torch.float16])
+        assert all(each.is_contiguous(memory_format=torch.channels_last) for each in found if each.dim() == 4)
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_plain_convolutions_like_earlier_ones(
+    activation: str | None, has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[Any] = []
+    computed = convolutions.with_plan
+    monkeypatch.setattr(convolutions, "with_plan", lambda *given: (reached.append(given), computed(*given))[1])
+    for turn in range(4):
+        x = random(2, 16, 9, 7, scale=0.3).contiguous(memory_format=torch.channels_last)
+        w = torch.nn.Parameter(random(32, 16, 3, 3, scale=0.3).contiguous(memory_format=torch.channels_last))
+        bias = random(32) if has_bias else None
+        reached.clear()
+        with torch.no_grad():
+            found = ops.conv2d(x, w, bias, [2, 1], [1, 1], [1, 1], 1, activation)
+            exact = functional.conv2d(x.double(), w.double(), None if bias is None else bias.double(), (2, 1), (1, 1))
+        assert not reached or turn == 0
+        wanted = exact if activation is None else exact.relu()
+        torch.testing.assert_close(found.double(), wanted, rtol=8e-3, atol=8e-3)
 
 
 def test_they_are_captured_in_a_graph() -> None:
