@@ -38,7 +38,7 @@ def _conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: A
     key = None
     if out is None:
         how = tuple(geometry.options.values()), len(biases), precision_of(None, input)
-        key = _calls.key_of(input, weight, activation or "", (), *how)
+        key = _calls.key_of(input, weight, activation, (), *how)
         known = _calls.get(key)
         results = None if known is None else known.run(input, weight, biases)
         if results is not None:

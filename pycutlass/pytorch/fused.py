@@ -175,7 +175,8 @@ def _fused_conv2d(
         matrices = [each.form == "matrix" for each in made.writes]
         of_rows = _calls.get(_calls.key_of(a, b, epilogue, scalars, precision_of(a)))
         if key is not None and isinstance(of_rows, KnownCall):
-            _calls.keep(key, KnownPixels(of_rows, extents.images, tuple(matrices)))
+            shapes = tuple(each.shape for each in tensors)
+            _calls.keep(key, KnownPixels(of_rows, extents.images, shapes, tuple(matrices)))
         return [
             each.view(n, p, q, k).permute(0, 3, 1, 2) if is_matrix else each
             for each, is_matrix in zip(found, matrices, strict=True)

@@ -59,16 +59,21 @@ class KnownPixels:
         The product.
     images : tuple of int
         N, K, P and Q of the result.
+    shapes : tuple of Size
+        Of the tensors that were read. As rows of a product, images of other extents may look the same.
     are_images : tuple of bool
         Which of the results are images, whose pixels are rows of the product.
     """
 
     of_rows: KnownCall
     images: tuple[int, int, int, int]
+    shapes: tuple[torch.Size, ...]
     are_images: tuple[bool, ...]
 
     def run(self, a: Tensor, b: Tensor, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """Return the results; None, and nothing was done, where tensors are of other forms than those before."""
+        if tuple(each.shape for each in tensors) != self.shapes:
+            return None
         n, k, p, q = self.images
         rows = [as_rows(each) if each.dim() == 4 else each for each in tensors]
         found = self.of_rows.run(as_rows(a), b.reshape(k, -1).t(), rows)
@@ -99,7 +104,7 @@ class KnownCalls:
         self._lock = threading.Lock()
 
     @staticmethod
-    def key_of(a: Tensor, b: Tensor, epilogue: str, scalars: Sequence[float], *more: Any) -> Any:
+    def key_of(a: Tensor, b: Tensor, epilogue: str | None, scalars: Sequence[float], *more: Any) -> Any:
         """Return what tells calls apart; `more` is what else a kernel is chosen by."""
         # 0.0 and -0.0 are equal, and not the same.
         numbers = tuple(float(each).hex() for each in scalars)

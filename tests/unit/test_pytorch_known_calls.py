@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import fake_gpu
+import pytest
 from prepared_arguments import THERE, TORCH
+
+torch = pytest.importorskip("torch")
+from pycutlass.pytorch.known_calls import KnownCalls  # noqa: E402
 
 _CALLS = f"""{TORCH}
 import pycutlass.pytorch, pycutlass.plan.choices
@@ -185,3 +189,54 @@ for m in range(1, 12):
 assert len(fused._calls._calls) == 4
 compute(*drawn(11), known=True)
 """)
+
+
+def test_images_of_other_extents_are_refused() -> None:
+    """They have as many pixels, whose rows look the same to a product."""
+    fake_gpu.run(f"""{_CALLS}
+def images(n, channels, p, q):
+    return of(n * p * q, channels).view(n, p, q, channels).permute(0, 3, 1, 2)
+
+x, w = images(2, K, 5, 2), of(N, K).view(N, K, 1, 1)
+alive.extend((x, w))
+
+def conv(c, extra, bias):
+    alive.extend((c, extra, bias))
+    asked()
+    found = torch.ops.pycutlass.fused_conv2d(x, w, [1, 1], [0, 0], [1, 1], 1, handle, [c, extra, bias], [])
+    assert sum(line.startswith("cuLaunchKernel") for line in asked()) == 1
+    driver.fake_run()
+    rows = [each.permute(0, 2, 3, 1).reshape(-1, each.shape[1]) for each in (x, c, extra, *found)]
+    d = 0.5 * (rows[0] @ w.view(N, K).t()) + 2 * rows[1] - rows[2] + 0.25 * bias
+    assert torch.equal(rows[3], d) and torch.equal(rows[4], 4 * d.double())
+    assert [each.shape for each in found] == [(2, N, 5, 2)] * 2
+
+for _ in range(4):
+    looked.clear()
+    conv(images(2, N, 5, 2), images(2, N, 5, 2), of(N))
+assert not looked
+for n, p, q in ((2, 2, 5), (5, 2, 2), (1, 10, 2)):
+    for wrong in (0, 1):
+        tensors = [images(2, N, 5, 2), images(2, N, 5, 2), of(N)]
+        tensors[wrong] = images(n, N, p, q)
+        alive.extend(tensors)
+        asked()
+        try:
+            torch.ops.pycutlass.fused_conv2d(x, w, [1, 1], [0, 0], [1, 1], 1, handle, tensors, [])
+        except PyCutlassError as error:
+            assert "must be of" in str(error), error
+        else:
+            raise AssertionError((n, p, q, wrong))
+        assert not any(line.startswith("cuLaunchKernel") for line in asked())
+""")
+
+
+def test_keys_tell_apart_what_is_equal_and_not_the_same() -> None:
+    a, b = torch.ones(2, 2), torch.ones(2, 2)
+    keys = [
+        KnownCalls.key_of(a, b, epilogue, scalars)
+        for epilogue in (None, "", "relu")
+        for scalars in ([], [0.0], [-0.0], [float("nan")])
+    ]
+    assert len(set(keys)) == len(keys)
+    assert KnownCalls.key_of(b, a, None, [float("nan")]) in keys
