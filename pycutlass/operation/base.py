@@ -315,22 +315,23 @@ class Operation(ABC):
     def _describe(self, **fields: Any) -> None:
         """Set what describes a new operation: hundreds are tried for a plan, and `__setattr__` looks at each field."""
         first, *_ = fields
-        if self._has(first):
+        try:  # not __dict__: Python 3.12 finds `run` more slowly once that has been made
+            object.__getattribute__(self, first)
+        except AttributeError:
+            pass  # it is described now
+        else:
             raise AttributeError(f"{first} of an operation cannot change: describe another operation")
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
-    def _has(self, name: str) -> bool:
-        """Return whether a field was set."""
-        try:  # not __dict__: Python 3.12 finds `run` more slowly once that has been made
-            object.__getattribute__(self, name)
-        except AttributeError:
-            return False
-        return True
-
     def __setattr__(self, name: str, value: Any) -> None:
-        if (name in self._FIELDS or name in self._FURTHER) and self._has(name):
-            raise AttributeError(f"{name} of an operation cannot change: describe another operation")
+        if name in self._FIELDS or name in self._FURTHER:
+            try:  # as above
+                object.__getattribute__(self, name)
+            except AttributeError:
+                pass
+            else:
+                raise AttributeError(f"{name} of an operation cannot change: describe another operation")
         if name[0] != "_" and name not in self._FIELDS and not hasattr(type(self), name) and name not in self._FURTHER:
             raise no_such_field(self, name, self._FIELDS)
         object.__setattr__(self, name, value)
