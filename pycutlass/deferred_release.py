@@ -22,7 +22,7 @@ from typing import Any
 
 from pycutlass import _core
 
-__all__ = ["later", "let_go", "release_after"]
+__all__ = ["later", "let_go", "release_after", "wait"]
 
 _TICK = 0.01  # seconds
 
@@ -40,6 +40,13 @@ def later(attempt: Callable[[], bool]) -> None:
 def let_go() -> None:
     """Let go now of what has ended, for whoever wants to see it gone."""
     _keeper.let_go(len(_keeper.deferred))
+
+
+def wait(seconds: float) -> None:
+    """Wait until all attempts have succeeded, for so many seconds at most: a captured stream may hold them up."""
+    deadline = time.monotonic() + seconds
+    while _keeper.attempts and time.monotonic() < deadline:
+        time.sleep(_TICK / 10)
 
 
 class _Keeper:
@@ -109,9 +116,14 @@ class _Keeper:
 
     def _attempt(self) -> None:
         for _ in range(len(self.attempts)):
-            attempt = self.attempts.popleft()
-            if not attempt():
-                self.attempts.append(attempt)
+            attempt = self.attempts[0]  # in sight of `wait` while it runs; nobody else takes any out
+            succeeded = True  # or raises, and is not made again
+            try:
+                succeeded = attempt()
+            finally:
+                self.attempts.popleft()
+                if not succeeded:
+                    self.attempts.append(attempt)
 
 
 # Of the process: tensors outlive the arguments that gave them up.

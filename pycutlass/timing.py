@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pycutlass import _core, device
+from pycutlass import _core, deferred_release, device
 from pycutlass.allocators import chosen
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -28,6 +28,8 @@ _LEAST_FLUSHED_BYTES = 1 << 28  # what triton.testing.do_bench zeroes
 _MOST_CALLS = 200  # between two events: the driver's queue holds about a thousand launches
 _QUEUED_AT_ONCE = 32  # batches: with hundreds of slow works the driver's queue is full before the first has ended
 _PATIENCE = 2.0  # seconds in which the host queues a batch; then the stream goes on by itself
+_UNLOADING = 0.5  # seconds for kernels to be unloaded that nobody uses any more
+_ATTEMPTS = 3  # to queue one call: a host that is short of processors or memory may stand still for seconds
 
 Work = Callable[[], object]
 
@@ -239,7 +241,8 @@ class _Contestant:
         if not self._queued:
             stream.synchronize()
             return self._batch(stream, flush)
-        while True:
+        attempts = 0
+        while attempts < _ATTEMPTS:
             gate = _core.Gate(stream, _PATIENCE)
             try:
                 batch = self._batch(stream, flush)
@@ -247,14 +250,14 @@ class _Contestant:
                 in_time = gate.open()
             if in_time:
                 return batch
-            if self.calls == 1:
-                raise ArgumentError(
-                    f"{self.name} cannot be timed: the stream waits until one call of it is queued, and the call has "
-                    f"not returned within {_PATIENCE:g} s. Leave out what waits for the GPU, as sync, synchronize, "
-                    f"item and copies to the host do, or pass queued=False to measure that as well"
-                )
+            attempts += self.calls == 1
             stream.synchronize()
             self.calls = max(1, self.calls // 8)
+        raise ArgumentError(
+            f"{self.name} cannot be timed: the stream waits until one call of it is queued, and the call has not "
+            f"returned within {_PATIENCE:g} s. Leave out what waits for the GPU, as sync, synchronize, item and copies "
+            f"to the host do, or pass queued=False to measure that as well"
+        )
 
     def _batch(self, stream: _core.Stream, flush: Work | None) -> _Batch:
         if flush is not None:
@@ -280,9 +283,14 @@ def _orders(contestants: list[_Contestant]) -> Iterator[list[_Contestant]]:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keep Python's garbage collector from stopping the host while something is queued."""
+    """Keep Python's garbage collector from stopping the host while something is queued.
+
+    Kernels that it has collected are unloaded first: their thread would wait for the stream, which waits for the host,
+    and the host may wait for what that thread holds of the driver.
+    """
     enabled = gc.isenabled()
     gc.collect()
+    deferred_release.wait(_UNLOADING)
     gc.disable()
     try:
         yield

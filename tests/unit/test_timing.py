@@ -166,6 +166,43 @@ assert not [line for line in log() if line.startswith("cuLaunchHostFunc")]
 """)
 
 
+def test_a_host_that_stands_still_once_is_no_reason_to_refuse():
+    run("""
+timing._PATIENCE = 0.05
+launch = launches()
+import time
+stopped = iter([0, 0.2, 0.2])  # the first call warms up
+def work():
+    launch()
+    time.sleep(next(stopped, 0))
+near(DeviceTimer(seconds=0, cold_l2=True, least_rounds=3).time(work).median, 5)
+assert next(stopped, None) is None
+""")
+
+
+def test_kernels_that_went_are_unloaded_before_anything_is_queued():
+    """Unloading waits for all streams: begun while one of them waits for the host, it holds up both."""
+    run("""
+import gc
+import time
+gc.disable()  # the timer collects
+timing._PATIENCE, timing._ATTEMPTS = 0.5, 1
+launch = launches()
+kept, operation = operation, gemm("stream_k")
+other = launches()
+other()
+driver.fake_run()
+in_a_cycle = [operation, other]
+in_a_cycle.append(in_a_cycle)
+operation, other, in_a_cycle = kept, None, None
+def work():
+    time.sleep(0.03)  # three rounds of the thread that unloads
+    launch()
+near(DeviceTimer(seconds=0, cold_l2=True, least_rounds=2).time(work).median, 5)
+assert driver.fake_libraries() == 1
+""")
+
+
 def test_a_batch_that_the_queue_does_not_hold_becomes_smaller():
     run("""
 timing._PATIENCE = 0.05
