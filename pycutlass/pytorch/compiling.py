@@ -13,6 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from pycutlass.calls import public
+from pycutlass.pytorch.backend import NAME
 from pycutlass.pytorch.options import Options
 from pycutlass.pytorch.regions.capture import with_input_extents, with_own_statistics
 from pycutlass.pytorch.regions.gain import planned_for, revision_of_times
@@ -25,9 +26,8 @@ from pycutlass.pytorch.regions.region import Region
 from pycutlass.pytorch.regions.writing import Written
 from pycutlass.version import __version__
 
-__all__ = ["InductorPass", "compile_graph", "register"]
+__all__ = ["InductorPass", "compile_graph"]
 
-NAME = "pycutlass"
 _inductor_pass: Any = torch._inductor.custom_graph_pass.CustomGraphPass
 
 
@@ -248,11 +248,3 @@ def _inlined(graph: Graph, region: Region, made: Written) -> list[Node]:
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     raise AssertionError("a graph has an output")
-
-
-def register() -> None:
-    """Make the backend known to ``torch.compile`` by its name."""
-    from torch._dynamo.backends.registry import list_backends, register_backend
-
-    if NAME not in list_backends(exclude_tags=()):
-        register_backend(compile_graph, NAME)
