@@ -9,6 +9,7 @@
 
 #include "bindings.h"
 #include "calls.h"
+#include "known_calls.h"
 #include "known_products.h"
 #include "served_call.h"
 #include "torch_dispatch.h"
@@ -22,10 +23,11 @@ using Serve = PyObject* (*)(Method const&, PyObject* const*, Py_ssize_t, PyObjec
 
 struct Method {
   PyObject_HEAD vectorcallfunc call;
-  PyObject* function;    // what stands for it in Python, and takes what is not served
-  PyObject* direct;      // of a checked call: what is called first, with none of the keywords that are `earlier`
-  PyObject* earlier;     // a tuple
-  PyObject* owner;       // the class that it is a method of; null where it is a function
+  PyObject* function;  // what stands for it in Python, and takes what is not served
+  PyObject* direct;    // what is called first, or has what is known; of an operator, a tuple
+  PyObject* earlier;   // of a checked call, a tuple of keywords that `direct` is not called with; of an operator, what
+                       // is called where nothing is known
+  PyObject* owner;     // the class that it is a method of; null where it is a function
   PyObject* references;  // weak ones to it, as to functions
   Serve serve;
   bool is_traced;    // whether torch.compile may look into what it calls
@@ -135,6 +137,26 @@ PyObject* serve_returned(Method const& method, PyObject* const* given, Py_ssize_
 PyObject* serve_either(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
   bool const has_out = keywords && PyTuple_GET_SIZE(keywords);
   return (has_out ? serve_written : serve_returned)(method, given, count, keywords);
+}
+
+/// What torch's dispatcher calls for an operator, of whose calls some are known.
+PyObject* serve_kernel(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+  return pycutlass::guarded([&] {
+    py::object const names = plain_names(keywords);
+    return py::handle(method.direct).cast<pycutlass::KnownCalls&>().serve(given, count, names.ptr());
+  });
+}
+
+/// An operator of torch, of whose calls some are known.
+PyObject* serve_operator(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* given_keywords) {
+  if (!pycutlass::TorchDispatch::is_usual()) return nullptr;
+  return pycutlass::guarded([&]() -> PyObject* {
+    py::object const names = plain_names(given_keywords);
+    for (py::handle each : py::reinterpret_borrow<py::tuple>(method.direct)) {
+      if (PyObject* const made = each.cast<pycutlass::KnownCalls&>().serve(given, count, names.ptr())) return made;
+    }
+    return PyObject_Vectorcall(method.earlier, given, static_cast<size_t>(count), names.ptr());
+  });
 }
 
 /// A call that fits the parameters of a function. One that does not has entered no frame, so its exception comes
@@ -355,6 +377,22 @@ void bind_fast_methods(py::module_& m) {
       py::arg("function"), py::arg("known"), py::arg("takes_out"), py::arg("returns"),
       "The operator `function` of torch, which writes the product of two tensors into `out`, or returns it. Known ones "
       "are launched without torch's dispatcher where it would do nothing else, and where this torch says so.");
+  m.def(
+      "served_kernel",
+      [](py::object const& function, py::object const& known) { return make(function, serve_kernel, known); },
+      py::arg("function"), py::arg("known"),
+      "The kernel `function` of an operator, whose calls that are `known`, KnownCalls, are launched at once.");
+  m.def(
+      "served_operator",
+      [](py::object const& function, py::tuple const& known, py::object const& recorded) -> py::object {
+        if (!pycutlass::TorchDispatch::find()) return function;
+        py::object made = make(function, serve_operator, known, recorded);
+        method_of(made.ptr()).is_operator = true;
+        return made;
+      },
+      py::arg("function"), py::arg("known"), py::arg("recorded"),
+      "The operator `function` of torch, whose calls that are `known`, a tuple of KnownCalls, are launched without "
+      "torch's dispatcher where it would do nothing else; `recorded` is called for others then.");
   m.def(
       "checked_call",
       [](py::object const& direct, py::object const& function, py::tuple const& earlier) {

@@ -1,7 +1,6 @@
 #include "known_products.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "bindings.h"
@@ -10,25 +9,10 @@
 namespace py = pybind11;
 
 namespace pycutlass {
-namespace {
-
-/// Whether two options are the same object, or numbers of one type and value. 0.0 and -0.0 are two, and a NaN is one.
-bool same(py::handle left, py::handle right) {
-  if (left.is(right)) return true;
-  if (PyFloat_CheckExact(left.ptr()) && PyFloat_CheckExact(right.ptr())) {
-    double const x = PyFloat_AS_DOUBLE(left.ptr()), y = PyFloat_AS_DOUBLE(right.ptr());
-    return std::memcmp(&x, &y, sizeof x) == 0;
-  }
-  bool const texts = PyUnicode_CheckExact(left.ptr()) && PyUnicode_CheckExact(right.ptr());
-  bool const integers = PyLong_CheckExact(left.ptr()) && PyLong_CheckExact(right.ptr());
-  return (texts || integers) && PyObject_RichCompareBool(left.ptr(), right.ptr(), Py_EQ) == 1;
-}
-
-}  // namespace
 
 bool KnownProducts::matches(Known const& known, Options const& options, bool as_bias) {
   return known.as_bias == as_bias && std::equal(options.begin(), options.end(), known.options.begin(),
-                                                [](PyObject* x, py::object const& y) { return same(x, y); });
+                                                [](PyObject* x, py::object const& y) { return is_same(x, y); });
 }
 
 void KnownProducts::keep(py::object call, py::tuple const& tensors, py::tuple const& given, bool as_bias,
@@ -37,7 +21,7 @@ void KnownProducts::keep(py::object call, py::tuple const& tensors, py::tuple co
   Options options{};
   std::copy_n(PySequence_Fast_ITEMS(given.ptr()), kOptions, options.begin());
   auto found = std::find_if(known_.begin(), known_.end(), [&](auto const& each) {
-    return matches(*each, options, as_bias) && same(each->precision, precision);
+    return matches(*each, options, as_bias) && is_same(each->precision, precision);
   });
   bool const is_new = found == known_.end();
   std::shared_ptr<Known> known = is_new ? std::make_shared<Known>() : *found;
@@ -47,7 +31,7 @@ void KnownProducts::keep(py::object call, py::tuple const& tensors, py::tuple co
     known->precision = std::move(precision);
   }
   PyObject* const* const items = PySequence_Fast_ITEMS(tensors.ptr());
-  if (!known->pool.keep(std::move(call), {items, 4}, chosen_in, std::move(make_result))) return;
+  if (!known->pool->keep(std::move(call), {items, 4}, chosen_in, std::move(make_result))) return;
   if (!is_new) return;
   std::shared_ptr<Known> gone;  // goes last: its end may call anything
   if (known_.size() >= kMost) {
@@ -59,13 +43,13 @@ void KnownProducts::keep(py::object call, py::tuple const& tensors, py::tuple co
 
 /// Launches a product whose options are those of `known`.
 bool KnownProducts::run(Known& known, LaunchTensors const& tensors) {
-  auto const key = known.pool.key_of(tensors);
-  if (!key || !known.pool.has(*key)) return false;
+  auto const key = known.pool->key_of(tensors);
+  if (!key || !known.pool->has(*key)) return false;
   if (known.options.back().is_none()) {
     py::object const precision = precision_of_(py::handle(tensors.items[0]));
-    if (!same(precision, known.precision)) return false;
+    if (!is_same(precision, known.precision)) return false;
   }
-  return known.pool.run(*key, tensors);
+  return known.pool->run(*key, tensors);
 }
 
 PyObject* KnownProducts::serve(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
@@ -91,7 +75,7 @@ PyObject* KnownProducts::serve(PyObject* const* given, Py_ssize_t count, PyObjec
     if (!matches(*known, options, as_bias)) continue;
     py::object result = py::reinterpret_borrow<py::object>(out);
     tensors[PYCUTLASS_D] = Py_None;
-    if (out == Py_None && !(result = known->pool.new_result({tensors.data(), 4}))) continue;
+    if (out == Py_None && !(result = known->pool->new_result({tensors.data(), 4}))) continue;
     tensors[PYCUTLASS_D] = result.ptr();
     if (run(*known, {tensors.data(), 4})) return result.release().ptr();
   }
@@ -102,7 +86,7 @@ void KnownProducts::clear() { auto const gone = std::exchange(known_, {}); }
 
 size_t KnownProducts::size() const {
   size_t all = 0;
-  for (auto const& each : known_) all += each->pool.size();
+  for (auto const& each : known_) all += each->pool->size();
   return all;
 }
 

@@ -37,7 +37,7 @@ class KnownProducts {
     std::array<pybind11::object, kOptions> options;
     bool as_bias;
     pybind11::object precision;
-    LaunchPool pool;
+    std::shared_ptr<LaunchPool> pool = std::make_shared<LaunchPool>();
   };
   /// A program may have ever other scalars: of so many options, the first go.
   static constexpr size_t kMost = 64;

@@ -8,6 +8,7 @@
 
 #include "bindings.h"
 #include "gate.h"
+#include "recording.h"
 
 namespace py = pybind11;
 
@@ -363,6 +364,7 @@ void Call::launch(Stream const& stream, bool named, bool capturing) {
   });
   launched_ = true;
   launch_stream_ = stream;
+  Recording::count_launch();
   check(launched, "cuLaunchKernelEx");
   check(recorded, "cuEventRecord");
   count_writes();
@@ -388,6 +390,12 @@ std::string Call::record_bytes() const {
   void const* const nowhere = nullptr;
   std::memcpy(bytes.data() + offsetof(pycutlass_call, epilogue), &nowhere, sizeof nowhere);
   return bytes.append(reinterpret_cast<char const*>(epilogue_.data()), epilogue_.size());
+}
+
+uint32_t Call::written_operands() const {
+  uint32_t written = 0;
+  for (size_t i = 0; i < slots_.size() && i < 32; ++i) written |= uint32_t{slots_[i].written()} << i;
+  return written;
 }
 
 std::vector<std::string> Call::operands() const {

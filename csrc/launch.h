@@ -148,6 +148,8 @@ class Call {
   std::string record_bytes() const;
   /// Names of what launches read and write.
   std::vector<std::string> operands() const;
+  /// Which of them launches write, as bits.
+  uint32_t written_operands() const;
   /// Marks the end of the last launch on a stream that the caller named; null where there was none.
   std::shared_ptr<Event> explicit_end() const { return explicit_end_; }
   /// What keeps the memory alive that launches on such streams use, whatever becomes of the tensors. It is the caller's

@@ -9,8 +9,10 @@
 #include "fast_methods.h"
 #include "gate.h"
 #include "given_tensor.h"
+#include "known_calls.h"
 #include "known_products.h"
 #include "launch.h"
+#include "recording.h"
 
 namespace pycutlass {
 namespace {
@@ -109,6 +111,8 @@ void bind_launch(py::module_& m) {
   bind_call(m);
   bind_launch_pool(m);
   bind_known_products(m);
+  bind_known_calls(m);
+  bind_recording(m);
   bind_fast_methods(m);
   m.attr("ABI_VERSION") = PYCUTLASS_ABI_VERSION;
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "recording.h"
 #include "served_call.h"
 
 namespace py = pybind11;
@@ -11,13 +12,16 @@ namespace py = pybind11;
 namespace pycutlass {
 namespace {
 
-/// One step of a hash: multiplied, so that each bit reaches those above it, and folded, so that it reaches all.
-uint64_t mixed(uint64_t hash, uint64_t word) {
-  hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-  return hash ^ (hash >> 32);
+/// The same tensors without D.
+std::array<PyObject*, LaunchTensors::kMost> without_d(LaunchTensors const& tensors) {
+  std::array<PyObject*, LaunchTensors::kMost> others{};
+  std::copy_n(tensors.items, tensors.count, others.begin());
+  if (tensors.count > PYCUTLASS_D) others[PYCUTLASS_D] = Py_None;
+  return others;
 }
 
-/// Of a tensor: its kind, its extents, and what alignment depends on.
+}  // namespace
+
 uint64_t mixed(uint64_t hash, TorchImpl tensor) {
   constexpr uint64_t kAccess = 15;
   int64_t const rank = tensor.rank();
@@ -32,16 +36,6 @@ uint64_t mixed(uint64_t hash, TorchImpl tensor) {
   }
   return hash;
 }
-
-/// The same tensors without D.
-std::array<PyObject*, LaunchTensors::kMost> without_d(LaunchTensors const& tensors) {
-  std::array<PyObject*, LaunchTensors::kMost> others{};
-  std::copy_n(tensors.items, tensors.count, others.begin());
-  if (tensors.count > PYCUTLASS_D) others[PYCUTLASS_D] = Py_None;
-  return others;
-}
-
-}  // namespace
 
 uint32_t LaunchTensors::given() const {
   uint32_t given = 0;
@@ -77,6 +71,7 @@ bool LaunchPool::keep(py::object call, LaunchTensors const& tensors, unsigned lo
   if (!key) return false;
   if (chosen_in_ != generation_) clear();
   chosen_in_ = generation_;
+  Recording::note(shared_from_this(), tensors, kept.written_operands());
   kept.forget_tensors();
   put(*key, {std::move(call), &kept, tensors.given()});
   if (!make_result.is_none()) {
@@ -123,6 +118,7 @@ bool LaunchPool::run(uint64_t key, LaunchTensors const& tensors) {
   }
   taken.call->run(py::none());  // a call that could not be launched does not come back
   if (!taken.call->can_wait(tensors.items, tensors.count)) return true;
+  Recording::note(shared_from_this(), tensors, taken.call->written_operands());
   taken.call->forget_tensors();
   put_back();
   return true;
@@ -160,7 +156,8 @@ PyObject* serve_plan(PyObject* const* given, Py_ssize_t count, PyObject* keyword
 }
 
 void bind_launch_pool(py::module_& m) {
-  py::class_<LaunchPool>(m, "LaunchPool", "Launches that wait for tensors, and keep none alive meanwhile.")
+  py::class_<LaunchPool, std::shared_ptr<LaunchPool>>(m, "LaunchPool",
+                                                      "Launches that wait for tensors, and keep none alive meanwhile.")
       .def(py::init<>())
       .def(
           "keep",

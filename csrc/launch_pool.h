@@ -16,6 +16,15 @@
 
 namespace pycutlass {
 
+/// One step of a hash: multiplied, so that each bit reaches those above it, and folded, so that it reaches all.
+inline uint64_t mixed(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 32);
+}
+
+/// Of a tensor: its kind, its extents, and what alignment depends on.
+uint64_t mixed(uint64_t hash, TorchImpl tensor);
+
 /// The tensors of one launch, in the order of a call's operands; None of those that it does not have.
 struct LaunchTensors {
   static constexpr size_t kMost = 32;
@@ -26,7 +35,7 @@ struct LaunchTensors {
   uint32_t given() const;
 };
 
-class LaunchPool {
+class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
  public:
   /// How often this process has measured: launches that were chosen before that wait no longer. The interpreter's lock
   /// guards it. One for the process, since a tuner changes what all plans would choose.

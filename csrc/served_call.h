@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <new>
 
 #include "calls.h"
@@ -32,6 +33,18 @@ bool arrange(std::array<PyObject*, kCount> const& names, PyObject* const* given,
     values[static_cast<size_t>(found - names.begin())] = given[count + i];
   }
   return true;
+}
+
+/// Whether two values are the same object, or numbers of one type and value. 0.0 and -0.0 are two, and a NaN is one.
+inline bool is_same(pybind11::handle left, pybind11::handle right) {
+  if (left.is(right)) return true;
+  if (PyFloat_CheckExact(left.ptr()) && PyFloat_CheckExact(right.ptr())) {
+    double const x = PyFloat_AS_DOUBLE(left.ptr()), y = PyFloat_AS_DOUBLE(right.ptr());
+    return std::memcmp(&x, &y, sizeof x) == 0;
+  }
+  bool const texts = PyUnicode_CheckExact(left.ptr()) && PyUnicode_CheckExact(right.ptr());
+  bool const integers = PyLong_CheckExact(left.ptr()) && PyLong_CheckExact(right.ptr());
+  return (texts || integers) && PyObject_RichCompareBool(left.ptr(), right.ptr(), Py_EQ) == 1;
 }
 
 /// What `body` returns, or null and a Python exception where it throws.

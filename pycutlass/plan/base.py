@@ -192,23 +192,6 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
             return out
         return self._first(a, b, c, out, stream, epilogue_inputs, with_tensors=False)
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether a launch waits for tensors."""
-        return len(self._waiting) > 0
-
-    def run_waiting(
-        self, a: Any, b: Any, c: Any, out: Any, epilogue_inputs: Mapping[str, Any] = NO_INPUTS, bias: Any = None
-    ) -> bool:
-        """Compute D as `run` does, with a launch that waits for such tensors; False, and nothing was done, without one.
-
-        Tensors are those that the plan takes: nothing is copied.
-        """
-        if self._device_scalars:
-            return False
-        c, ports = self._added.placed(c, bias, epilogue_inputs)
-        return self._launches.run_waiting((a, b, c, out), None, ports)
-
     def check_empty(
         self, a: Any, b: Any, c: Any, epilogue_inputs: Mapping[str, Any] = NO_INPUTS, bias: Any = None
     ) -> None:

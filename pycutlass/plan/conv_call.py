@@ -41,7 +41,7 @@ from pycutlass.plan.pixels import (
 from pycutlass.plan.readings import element_of, named_inputs
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["Call", "precision_of"]
+__all__ = ["Call", "precision_of", "precision_of_float32"]
 
 _Operator = _core.ConvOperator
 _ACCESS = 16  # of an address, what alignment depends on
@@ -98,8 +98,6 @@ class Call:
         self._like = a, views[name_a]
         self._problem: _core.Conv2dProblemSize | None = None
         self._new: list[Conv2d] = []
-        #: What computed it, once it was; None of what was a product of matrices.
-        self.plan: Conv2d | None = None
         if options["plan"] is None:  # before strides: what does not fit is of more interest than how it lies in memory
             of_names = {name: (tensor, views[name]) for name, tensor in operands.items()}
             self._problem = problem_of(self._direction, of_names, result_size, self._geometry)
@@ -146,7 +144,6 @@ class Call:
         ports = plan.beside(*a_and_b, self._inputs, self._said["allow_copy"]) if self._inputs else {}
         for each in self._new:  # before anything is compiled
             each.check_ports(ports)
-        self.plan = plan
         return plan.run_once(a, b, c, out, stream, ports, bias)
 
     def _written(self, result: Any) -> Any:
@@ -249,9 +246,16 @@ def precision_of(given: str | None, x: Any) -> str | None:
     """
     if given is not None or getattr(x, "dtype", None) is not imported("torch", "float32") or x is None:
         return given
+    return precision_of_float32()
+
+
+def precision_of_float32() -> str | None:
+    """Return how torch convolves float32."""
     above = (
         imported("torch", "backends", "fp32_precision"),
         imported("torch", "backends", "cudnn", "fp32_precision"),
     )
     of_convolutions = imported("torch", "backends", "cudnn", "conv", "fp32_precision")
-    return "tf32" if "tf32" in above and of_convolutions == "tf32" else None
+    precision = "tf32" if "tf32" in above and of_convolutions == "tf32" else None
+    _core.Recording.note_answer("convolutions", precision)
+    return precision

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from pycutlass.calls import public
-from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_call import Call
 from pycutlass.plan.conv_options import CallOptions, completed, takes
 
-__all__ = ["conv2d", "conv2d_input", "conv2d_weight", "with_plan"]
+__all__ = ["conv2d", "conv2d_input", "conv2d_weight"]
 
 
 @public
@@ -86,14 +85,8 @@ def conv2d(
            [48., 72., 72., 48.],
            [32., 48., 48., 32.]], dtype=float32)
     """
-    return with_plan(x, w, c, bias, options)[0]
-
-
-def with_plan(x: Any, w: Any, c: Any, bias: Any, options: Any) -> tuple[Any, Conv2d | None]:
-    """Return what `conv2d` does, and the plan that was run, None where a product of matrices computed it."""
     given = completed("conv2d", options, CallOptions, "x", "w", "c", "bias")
-    call = Call("fprop", {"x": x, "w": w}, None, c, bias, given, options)
-    return call.run(), call.plan
+    return Call("fprop", {"x": x, "w": w}, None, c, bias, given, options).run()
 
 
 @public

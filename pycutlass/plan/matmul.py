@@ -32,7 +32,7 @@ from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, by_kind, known,
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import wrap
 
-__all__ = ["linear", "matmul", "with_plan"]
+__all__ = ["linear", "matmul"]
 
 #: Plans that `matmul` made, by all that tells kinds of products apart.
 _plans: KeptPlans[Gemm] = KeptPlans(256, "matmul")
@@ -122,33 +122,6 @@ def matmul(
     array([[3., 3.],
            [3., 3.]], dtype=float32)
     """
-    options = (alpha, beta, bias, epilogue, epilogue_inputs, out, out_dtype, accumulator_dtype, precision)
-    return with_plan(a, b, c, *options, scales, plan, allow_copy, stream)[0]
-
-
-if not TYPE_CHECKING:  # to type checkers it is the function
-    matmul = _core.fast_product(matmul, products)
-
-
-def with_plan(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    alpha: Any = None,
-    beta: Any = None,
-    bias: Any = None,
-    epilogue: Any = None,
-    epilogue_inputs: Mapping[str, Any] | None = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    accumulator_dtype: Any = None,
-    precision: str | None = None,
-    scales: Any = None,
-    plan: Gemm | None = None,
-    allow_copy: bool = False,
-    stream: Any = None,
-) -> tuple[Any, Gemm | None]:
-    """Return what `matmul` does, and the plan that was run, None where the product was known without one."""
     check_epilogue(epilogue)
     scaled = NO_SCALES if scales is None else Scales.of(scales)
     scalars = kept_scalars({"alpha": alpha, "beta": beta}, "product")
@@ -159,7 +132,7 @@ def with_plan(
         how = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype, "precision": precision}
         more = {"alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "stream": stream}
         rows = matmul(flat[0], b, c, out=flat[1], allow_copy=allow_copy, **how, **more)
-        return out if out is not None else rows.view(*a.shape[:-1], rows.shape[-1]), None
+        return out if out is not None else rows.view(*a.shape[:-1], rows.shape[-1])
     epilogue_inputs = named_inputs(epilogue_inputs) or None
     if plan is not None:
         said = {"epilogue": epilogue, "out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
@@ -184,7 +157,7 @@ def with_plan(
         if key is not None and shortcut is not None:
             result = shortcut.run(key, given, a, b, source, out, stream)
             if result is not None:
-                return result, None
+                return result
     check_allow_copy(allow_copy)
     views = {"a": wrap("a", a), "b": wrap("b", b)}
     added = "bias" if c is None else "c"
@@ -230,7 +203,11 @@ def with_plan(
         is_plain = product.a is a and product.b is b and product.c is given_c and made.given is out
         if key is not None and is_plain and bias is None and plan.kind.D.is_row_major:
             Shortcut(key, plan, a, b)
-    return made.finished(), plan
+    return made.finished()
+
+
+if not TYPE_CHECKING:  # to type checkers it is the function
+    matmul = _core.fast_product(matmul, products)
 
 
 @public

@@ -22,7 +22,17 @@ from pycutlass.plan.launches import Launch, scalars_of
 from pycutlass.plan.measured import generation
 from pycutlass.tensor import TensorView, has_tangent, wrap
 
-__all__ = ["Seen", "Shortcut", "as_matrices", "by_kind", "known", "precision_of", "products", "seen"]
+__all__ = [
+    "Seen",
+    "Shortcut",
+    "as_matrices",
+    "by_kind",
+    "known",
+    "precision_of",
+    "precision_of_float32",
+    "products",
+    "seen",
+]
 
 #: Shortcuts by what was seen of matrices: a bounded number, since programs may go through ever other shapes.
 _known: dict[Any, Shortcut] = {}
@@ -79,10 +89,17 @@ def precision_of(a: Any) -> str | None:
     """Return how float32 is multiplied where the caller does not say: as torch's setting says of its tensors."""
     if a is None or attribute(a, "dtype") is not imported("torch", "float32"):
         return None
+    return precision_of_float32()
+
+
+def precision_of_float32() -> str | None:
+    """Return how torch multiplies float32."""
     setting = imported("torch.backends.cuda", "matmul", "fp32_precision")
-    if isinstance(setting, str) and setting != "none":
-        return "tf32" if setting == "tf32" else None
-    return "tf32" if imported("torch.backends.cuda", "matmul", "allow_tf32") is True else None
+    if not isinstance(setting, str) or setting == "none":
+        setting = "tf32" if imported("torch.backends.cuda", "matmul", "allow_tf32") is True else None
+    precision = "tf32" if setting == "tf32" else None
+    _core.Recording.note_answer("products", precision)
+    return precision
 
 
 #: Launches of products that wait for the next one, for the whole process: `matmul` is one function.

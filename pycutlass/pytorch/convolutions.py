@@ -10,10 +10,8 @@ from typing import Any
 import torch
 
 from pycutlass.plan import convolutions
-from pycutlass.plan.conv_call import precision_of
 from pycutlass.pytorch.activations import activation_of, check_has_slope, with_slope
 from pycutlass.pytorch.images import Geometry, check_gradient, new_images, spread, takes_stride
-from pycutlass.pytorch.known_calls import BIAS, KnownCall, KnownCalls
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types, result_dtype
 from pycutlass.pytorch.targets import Expected, copied_to
@@ -22,8 +20,6 @@ from pycutlass.pytorch.variants import define_out, define_outs
 __all__ = ["CONV2D", "CONV2D_INPUT", "CONV2D_WEIGHT"]
 
 Tensor = torch.Tensor
-#: Calls that were computed, for the whole process, which has the operator once.
-_calls = KnownCalls()
 _GEOMETRY = "SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1"
 
 
@@ -34,21 +30,9 @@ def _options(given: tuple[Any, ...]) -> tuple[Geometry, str | None]:
 
 def _conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any, out: Tensor | None = None) -> Any:
     geometry, activation = _options(given)
-    biases = () if bias is None else (bias,)
-    key = None
-    if out is None:
-        how = tuple(geometry.options.values()), len(biases), precision_of(None, input)
-        key = _calls.key_of(input, weight, activation, (), *how)
-        known = _calls.get(key)
-        results = None if known is None else known.run(input, weight, biases)
-        if results is not None:
-            return results[0]
     named = activation_of(activation)
     options = {**geometry.options, "epilogue": None if named is None else named.kind, "out": out, "allow_copy": True}
-    made, plan = convolutions.with_plan(plain(input), plain(weight), None, plain(bias), options)
-    if key is not None and plan is not None:
-        _calls.keep(key, KnownCall(plan, (BIAS,) * len(biases), (("D", tuple(made.shape), made.dtype),)))
-    return made
+    return convolutions.conv2d(plain(input), plain(weight), bias=plain(bias), **options)
 
 
 def _fake_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any) -> Tensor:
@@ -211,22 +195,26 @@ CONV2D = define(
     f"conv2d(Tensor input, Tensor weight, Tensor? bias=None, {_GEOMETRY}, str? activation=None) -> Tensor",
     _conv2d,
     _fake_conv2d,
+    repeats=True,
 )
 CONV2D_WITH_SLOPE = define(
     "conv2d_with_slope(Tensor input, Tensor weight, Tensor? bias, SymInt[2] stride, SymInt[2] padding, "
     "SymInt[2] dilation, SymInt groups, str activation) -> (Tensor, Tensor)",
     _conv2d_with_slope,
     _fake_with_slope,
+    repeats=True,
 )
 CONV2D_INPUT = define(
     f"conv2d_input(SymInt[] input_size, Tensor weight, Tensor grad_output, {_GEOMETRY}) -> Tensor",
     _conv2d_input,
     _fake_conv2d_input,
+    repeats=True,
 )
 CONV2D_WEIGHT = define(
     f"conv2d_weight(Tensor input, SymInt[] weight_size, Tensor grad_output, {_GEOMETRY}) -> Tensor",
     _conv2d_weight,
     _fake_conv2d_weight,
+    repeats=True,
 )
 define_out(CONV2D, _conv2d, _fake_conv2d, "input")
 define_out(CONV2D_INPUT, _conv2d_input, _fake_conv2d_input, "weight")

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from pycutlass.errors import ArgumentError
-from pycutlass.plan import convolutions
-from pycutlass.plan.conv_call import precision_of as precision_of_images
-from pycutlass.plan.matmul import with_plan
-from pycutlass.plan.shortcut import precision_of
+from pycutlass.plan.convolutions import conv2d
+from pycutlass.plan.matmul import matmul
 from pycutlass.pytorch.activations import takes_functions
 from pycutlass.pytorch.fused_shapes import (
     Extents,
+    check_memory,
     check_reads,
     check_results,
     expected_results,
@@ -30,7 +29,6 @@ from pycutlass.pytorch.fused_shapes import (
 )
 from pycutlass.pytorch.handles import Fused, fused
 from pycutlass.pytorch.images import Geometry, as_rows, is_product, new_images
-from pycutlass.pytorch.known_calls import SOURCE, KnownCall, KnownCalls, KnownPixels
 from pycutlass.pytorch.operators import define, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types, product_shape
 from pycutlass.pytorch.targets import Expected
@@ -40,8 +38,6 @@ __all__ = ["FUSED_CONV2D", "FUSED_MM"]
 
 Tensor = torch.Tensor
 _NAMES = ("mat_a", "mat_b")
-#: Calls that were computed, for the whole process, which has the operator once.
-_calls = KnownCalls()
 
 
 def _checked(mat_a: Tensor, mat_b: Tensor, epilogue: str, tensors: list[Tensor]) -> tuple[Fused, Extents]:
@@ -78,16 +74,10 @@ def _fused_mm(
     *,
     out: list[Tensor] | None = None,
 ) -> list[Tensor]:
-    key = None
-    if out is None and mat_a.dim() == mat_b.dim() == 2:
-        key = _calls.key_of(mat_a, mat_b, epilogue, scalars, precision_of(mat_a))
-        known = _calls.get(key)
-        results = None if known is None else known.run(mat_a, mat_b, tensors)
-        if results is not None:
-            return results
     made, extents = _checked(mat_a, mat_b, epilogue, tensors)
     numbers = given_scalars(made, scalars)
     check_results(made, extents)
+    check_memory({"mat_a": mat_a, "mat_b": mat_b}, tensors)
     a, b, taken = plain(mat_a), plain(mat_b), [plain(each) for each in tensors]
     whole = extents
     if extents.batch:
@@ -104,7 +94,7 @@ def _fused_mm(
     given = {each.name: laid(each, tensor, extents) for each, tensor in zip(made.reads, taken, strict=True)}
     function, source = made.epilogue(given), given.pop(made.source, None)
     target = written.pop("D", None)
-    written["D"], plan = with_plan(
+    written["D"] = matmul(
         *(a, b, source),
         epilogue=function,
         epilogue_inputs={**given, **numbers, **written} or None,
@@ -112,8 +102,6 @@ def _fused_mm(
         out_dtype=made.output.dtype,
         allow_copy=True,
     )
-    if key is not None and plan is not None and plan.kind.D.is_row_major and (source is None or source.dim() == 2):
-        _calls.keep(key, _known(made, extents, plan))
     return [unfolded(written[each.name], each, whole) for each in made.writes]
 
 
@@ -155,17 +143,8 @@ def _fused_conv2d(
     out: list[Tensor] | None = None,
 ) -> list[Tensor]:
     geometry = Geometry(stride, padding, dilation, groups)
-    key = None
-    if out is None and input.dim() == weight.dim() == 4:
-        options = tuple(geometry.options.values())
-        key = _calls.key_of(
-            input, weight, epilogue, scalars, options, precision_of(input), precision_of_images(None, input)
-        )
-        known = _calls.get(key)
-        results = None if known is None else known.run(input, weight, tensors)
-        if results is not None:
-            return results
     made, extents = _checked_images(input, weight, geometry, epilogue, tensors)
+    check_memory({"input": input, "weight": weight}, tensors)
     if is_product(geometry, weight):
         n, k, p, q = extents.images
         rows = [as_rows(each) if each.dim() == 4 else each for each in tensors]
@@ -173,10 +152,6 @@ def _fused_conv2d(
         a, b = as_rows(input), weight.reshape(k, -1).t()
         found = _fused_mm(a, b, epilogue, rows, scalars, out=into)
         matrices = [each.form == "matrix" for each in made.writes]
-        of_rows = _calls.get(_calls.key_of(a, b, epilogue, scalars, precision_of(a)))
-        if key is not None and isinstance(of_rows, KnownCall):
-            shapes = tuple(each.shape for each in tensors)
-            _calls.keep(key, KnownPixels(of_rows, extents.images, shapes, tuple(matrices)))
         return [
             each.view(n, p, q, k).permute(0, 3, 1, 2) if is_matrix else each
             for each, is_matrix in zip(found, matrices, strict=True)
@@ -191,27 +166,16 @@ def _fused_conv2d(
     given = {each.name: laid(each, tensor, extents) for each, tensor in zip(made.reads, taken, strict=True)}
     function, source = made.epilogue(given), given.pop(made.source, None)
     target = written.pop("D", None)
-    options_of_d = {"out": target, "out_dtype": made.output.dtype, "allow_copy": True}
-    inputs = {**given, **numbers, **written} or None
-    written["D"], plan = convolutions.with_plan(
-        *(plain(input), plain(weight), source, None),
-        {**geometry.options, "epilogue": function, "epilogue_inputs": inputs, **options_of_d},
+    written["D"] = conv2d(
+        *(plain(input), plain(weight), source),
+        **geometry.options,
+        epilogue=function,
+        epilogue_inputs={**given, **numbers, **written} or None,
+        out=target,
+        out_dtype=made.output.dtype,
+        allow_copy=True,
     )
-    if key is not None and plan is not None and (source is None or source.dim() == 4):
-        _calls.keep(key, _known(made, extents, plan))
     return [written[each.name] for each in made.writes]
-
-
-def _known(made: Fused, extents: Extents, plan: Any) -> KnownCall:
-    """Return what was done by a plan."""
-    reads = tuple(SOURCE if each.name == made.source else each.name for each in made.reads)
-    shapes = (
-        extents.images if extents.images and each.form == "matrix" else result_shape(each, extents)
-        for each in made.writes
-    )
-    return KnownCall(
-        plan, reads, tuple((each.name, shape, each.dtype) for each, shape in zip(made.writes, shapes, strict=True))
-    )
 
 
 def _fake_conv2d(
@@ -279,12 +243,14 @@ FUSED_MM = define(
     "fused_mm(Tensor mat_a, Tensor mat_b, str epilogue, Tensor[] tensors, float[] scalars=[]) -> Tensor[]",
     _fused_mm,
     _fake_mm,
+    repeats=True,
 )
 FUSED_CONV2D = define(
     "fused_conv2d(Tensor input, Tensor weight, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation, "
     "SymInt groups, str epilogue, Tensor[] tensors, float[] scalars=[]) -> Tensor[]",
     _fused_conv2d,
     _fake_conv2d,
+    repeats=True,
 )
 define_outs(FUSED_MM, _fused_mm, _expected_of_mm, in_place=_in_place)
 define_outs(FUSED_CONV2D, _fused_conv2d, _expected_of_conv2d, in_place=_in_place)

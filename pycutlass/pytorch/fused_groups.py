@@ -12,6 +12,7 @@ from pycutlass.plan.grouped_matmul import grouped_matmul
 from pycutlass.pytorch.activations import takes_functions
 from pycutlass.pytorch.fused_shapes import (
     Extents,
+    check_memory,
     check_reads,
     expected_results,
     given_scalars,
@@ -108,6 +109,7 @@ def _fused_grouped_mm(
 ) -> list[Tensor]:
     made, extents = _checked(mat_a, mat_b, offs, epilogue, tensors)
     numbers = given_scalars(made, scalars)
+    check_memory({"mat_a": mat_a, "mat_b": mat_b}, tensors)
     new = mat_a.new_zeros if fill else mat_a.new_empty
     if out is None:
         out = [new(result_shape(each, extents), dtype=each.dtype) for each in made.writes]

@@ -11,7 +11,9 @@ from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError
 from pycutlass.pytorch.handles import Fused, Read, Written
 from pycutlass.pytorch.shapes import element_of_operand
+from pycutlass.pytorch.spans import extent_in_memory
 from pycutlass.pytorch.targets import Expected
+from pycutlass.tensor import wrap
 
 __all__ = [
     "Extents",
@@ -85,6 +87,14 @@ def check_reads(made: Fused, tensors: list[Tensor], extents: Extents) -> None:
         elif dtype is not read.dtype and not (dtype is torch.bool and read.dtype in (torch.int8, torch.uint8)):
             whose = "the result" if read.form == "source" else "the function"
             raise ArgumentError(f"{name} is of {dtype}, and {whose} has {read.dtype} there: pass it.to({read.dtype})")
+
+
+def check_memory(operands: dict[str, Tensor], tensors: list[Tensor]) -> None:
+    """Raise ArgumentError or ArgumentTypeError for a tensor without memory, before anything makes another one of it."""
+    for name, each in {**operands, **{f"tensors[{at}]": each for at, each in enumerate(tensors)}}.items():
+        elements = each.storage_offset() + extent_in_memory(each)
+        if each.is_meta or elements * each.element_size() > each.untyped_storage().nbytes():
+            wrap(name, each)  # which says so
 
 
 _CALLED = {

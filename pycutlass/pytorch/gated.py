@@ -135,11 +135,12 @@ class _SwiGLU(torch.autograd.Function):
         return of_input, of_gate_weight, of_up_weight
 
 
-SWIGLU = define("swiglu(Tensor input, Tensor gate_weight, Tensor up_weight) -> Tensor", _swiglu, _fake)
+SWIGLU = define("swiglu(Tensor input, Tensor gate_weight, Tensor up_weight) -> Tensor", _swiglu, _fake, repeats=True)
 SWIGLU_WITH_SLOPES = define(
     "swiglu_with_slopes(Tensor input, Tensor gate_weight, Tensor up_weight) -> (Tensor, Tensor, Tensor)",
     _swiglu_with_slopes,
     _fake_with_slopes,
+    repeats=True,
 )
 define_outs(SWIGLU, _swiglu, _expected)
 define_outs(SWIGLU_WITH_SLOPES, _swiglu_with_slopes, _expected_with_slopes, ("out", "of_gate", "of_up"))

@@ -134,7 +134,8 @@ def is_product(geometry: Geometry, weight: torch.Tensor) -> bool:
     channels, filters = weight.shape[1], weight.shape[0]
     is_single = all(each == 1 for each in weight.shape[2:])
     is_plain = all(each == 1 for each in (*geometry.stride, geometry.groups)) and not any(geometry.padding)
-    return is_single and is_plain and all(each * weight.element_size() % _ACCESS == 0 for each in (channels, filters))
+    is_aligned = all(each and each * weight.element_size() % _ACCESS == 0 for each in (channels, filters))
+    return is_single and is_plain and is_aligned
 
 
 def as_rows(images: torch.Tensor) -> torch.Tensor:

@@ -146,11 +146,12 @@ class _InterleavedSwiglu(torch.autograd.Function):
         return of_input, of_weight
 
 
-INTERLEAVED_SWIGLU = define("interleaved_swiglu(Tensor input, Tensor weight) -> Tensor", _swiglu, _fake)
+INTERLEAVED_SWIGLU = define("interleaved_swiglu(Tensor input, Tensor weight) -> Tensor", _swiglu, _fake, repeats=True)
 INTERLEAVED_SWIGLU_WITH_SLOPES = define(
     "interleaved_swiglu_with_slopes(Tensor input, Tensor weight) -> (Tensor, Tensor, Tensor)",
     _swiglu_with_slopes,
     _fake_with_slopes,
+    repeats=True,
 )
 define_outs(INTERLEAVED_SWIGLU, _swiglu, _expected)
 define_outs(INTERLEAVED_SWIGLU_WITH_SLOPES, _swiglu_with_slopes, _expected_with_slopes, ("out", "of_gate", "of_up"))

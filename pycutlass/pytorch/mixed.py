@@ -94,6 +94,7 @@ MIXED_MM = define(
     "mixed_mm(Tensor mat_a, Tensor mat_b, Tensor? scale=None, *, ScalarType? out_dtype=None) -> Tensor",
     _mixed_mm,
     _fake,
+    repeats=True,
 )
 define_out(MIXED_MM, _mixed_mm, _fake)
 differentiable(MIXED_MM, _MixedMm, _arranged)

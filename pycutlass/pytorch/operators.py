@@ -15,6 +15,7 @@ import torch
 from torch.autograd import forward_ad
 
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.pytorch.known_calls import KnownCalls, served
 
 __all__ = [
     "NAMESPACE",
@@ -25,16 +26,19 @@ __all__ = [
     "check_no_tangent",
     "define",
     "differentiable",
+    "is_repeated",
     "library",
     "needs_gradient",
     "plain",
     "refuse_by_name",
     "refusing_by_name",
+    "tensors_of",
     "was_written",
     "without_gradient",
 ]
 
 _untyped: Any = torch.library  # as it is to type checkers
+_untyped_jit: Any = torch.jit
 NAMESPACE = "pycutlass"
 #: The operators live for as long as this object does.
 library = _untyped.Library(NAMESPACE, "DEF")
@@ -45,9 +49,14 @@ _after_autograd = torch._C._after_ADInplaceOrView_keyset
 _BACKENDS = ("CPU", "CUDA")
 #: What computes each operator, which `define` adds to; without it each call would pass the dispatcher once more.
 _kernels: dict[Any, Callable[..., Any]] = {}
+#: Known calls of all operators of a name, with and without `out`; which operators these are; and what has stood for
+#: them, which TorchScript knows by its address.
+_known: dict[str, list[KnownCalls]] = {}
+_repeated: set[Any] = set()
+_served: list[Any] = []
 
 
-def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any], *, repeats: bool = False) -> Any:
     """Define an operator and return its overload.
 
     Parameters
@@ -58,6 +67,9 @@ def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -
         What it does with tensors of a GPU, or of the host, where operations are executed without a GPU.
     fake : function
         What it does with tensors that have no memory.
+    repeats : bool
+        Whether it launches the same whenever it is given what looks the same, and changes tensors in no other way. Such
+        calls are made again by their launches alone.
 
     Variants with ``out`` of ``matmul`` and ``linear``, for which an operator's own time counts the most, call
     `refuse_by_name`, `as_plain` and `was_written` themselves; `variants` defines the others.
@@ -65,15 +77,48 @@ def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -
     name = schema.partition("(")[0]
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     packet, _, overload = name.partition(".")
+    of_all: Any = getattr(torch.ops.pycutlass, packet)
+    defined = getattr(of_all, overload or "default")
     kernel = compute if overload == "out" else refusing_by_name(compute, fake)
+    known = KnownCalls(defined._schema) if repeats else None
+    if known is not None:
+        kernel = known.served(kernel)
     for key in _BACKENDS:
         library.impl(name, kernel, key)
     if overload == "out":
         library.impl(name, _refuse_transform, "FuncTorchDynamicLayerFrontMode")
     torch.library.register_fake(f"{NAMESPACE}::{name}", _with_memory_alike(fake), lib=library)
-    defined = getattr(getattr(torch.ops.pycutlass, packet), overload or "default")
     _kernels[defined] = kernel
+    if known is not None:
+        _serve(of_all, defined, known)
     return defined
+
+
+def is_repeated(operator: Any) -> bool:
+    """Return whether calls of an operator are made again by their launches alone."""
+    return operator in _repeated
+
+
+def _serve(packet: Any, defined: Any, known: KnownCalls) -> None:
+    """Serve known calls of an operator, and of all of its name, without torch's dispatcher.
+
+    To reach a kernel in Python, that takes longer than a launch. torch's own operators have functions that do without
+    its boxed arguments, as torch.mm; this is ours.
+    """
+    _repeated.add(defined)
+    defined._op = served(defined._op, [known], known.recorded(defined._op))
+    of_name = _known.setdefault(packet._qualified_op_name, [])
+    of_name.append(known)
+    call = packet._op  # torch has made it anew with the new overload
+
+    def recorded(*args: Any, **named: Any) -> Any:
+        fitting = next((each for each in reversed(of_name) if each.takes(named)), of_name[0])
+        return fitting.recorded(call)(*args, **named)
+
+    packet._op = served(call, of_name, recorded)
+    _served.append(packet._op)
+    # Else TorchScript would call it as a function of Python.
+    _untyped_jit._builtins._register_builtin(packet._op, packet._qualified_op_name)
 
 
 def _refuse_transform(*_: Any, **__: Any) -> Any:
@@ -93,7 +138,7 @@ def _with_memory_alike(fake: Callable[..., Any]) -> Callable[..., Any]:
         given = {**dict(zip(names, args, strict=False)), **named}
         if missing := [name for name in needed if given.get(name) is None]:
             raise ArgumentTypeError(f"{', '.join(missing)} must be a tensor, got None")
-        devices = {name: each.device for name, each in given.items() if isinstance(each, torch.Tensor)}
+        devices = {name: each.device for name, each in tensors_of(given).items()}
         absent = next((name for name, device in devices.items() if device.type == "meta"), None)
         present = next((name for name, device in devices.items() if device.type != "meta"), None)
         if absent is not None and present is not None:
@@ -241,8 +286,8 @@ def check_no_tangent(operator: Any, *given: Any) -> None:
     """Raise ArgumentError where a tensor has a derivative in forward mode, which would be lost."""
     if forward_ad._current_level < 0:  # outside of dual_level
         return
-    tensors = [each for each in given if isinstance(each, torch.Tensor)]
     unpacked: Any = forward_ad.unpack_dual
+    tensors = tensors_of({str(at): each for at, each in enumerate(given)}).values()
     if any(unpacked(each).tangent is not None for each in tensors):
         raise ArgumentError(f"{operator} has no derivative in forward mode, which a tensor has here: {_REMEDY}")
 
@@ -292,3 +337,14 @@ def plain(tensor: Any) -> Any:
     if tensor is None or (type(tensor) is torch.Tensor and not tensor.requires_grad):
         return tensor
     return tensor.detach()
+
+
+def tensors_of(given: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors that are given, those of lists as well, by name."""
+    found = {}
+    for name, each in given.items():
+        if isinstance(each, torch.Tensor):
+            found[name] = each
+        elif isinstance(each, list | tuple):
+            found |= {f"{name}[{at}]": one for at, one in enumerate(each) if isinstance(one, torch.Tensor)}
+    return found

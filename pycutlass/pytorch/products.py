@@ -186,12 +186,16 @@ for _each, _takes_out, _returns in ((MATMUL, False, True), (MATMUL_OUT, True, Fa
 _untyped: Any = torch.jit  # as it is to type checkers
 _untyped._builtins._register_builtin(MATMUL_PACKET._op, "pycutlass::matmul")  # else TorchScript would call Python
 LINEAR = define(
-    "linear(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None) -> Tensor", _linear, _fake_linear
+    "linear(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None) -> Tensor",
+    _linear,
+    _fake_linear,
+    repeats=True,
 )
 define(
     "linear.out(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None, *, Tensor(a!) out) -> ()",
     _linear_out,
     _fake_linear_out,
+    repeats=True,
 )
 
 differentiable(MATMUL, _Matmul, lambda input, other, *, out_dtype=None: (input, other, out_dtype))

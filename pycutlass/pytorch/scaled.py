@@ -108,6 +108,7 @@ SCALED_MM = define(
     "ScalarType? out_dtype=None) -> Tensor",
     _scaled_mm,
     _fake,
+    repeats=True,
 )
 define_out(SCALED_MM, _scaled_mm, _fake)
 without_gradient(SCALED_MM)

@@ -150,12 +150,14 @@ ADDMM = define(
     "addmm(Tensor input, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1, str? activation=None) -> Tensor",
     _addmm,
     _fake_addmm,
+    repeats=True,
 )
 ADDMM_WITH_SLOPE = define(
     "addmm_with_slope(Tensor? input, Tensor mat1, Tensor mat2, str activation, *, Scalar beta=1, Scalar alpha=1)"
     " -> (Tensor, Tensor)",
     _addmm_with_slope,
     _fake_with_slope,
+    repeats=True,
 )
 
 define_out(ADDMM, _addmm, _fake_addmm, "mat1")

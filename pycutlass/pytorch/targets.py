@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from pycutlass.errors import ArgumentError
 from pycutlass.pytorch.images import new_images
 from pycutlass.pytorch.operators import plain
+from pycutlass.pytorch.spans import axes_of, span_of
 
 __all__ = ["Expected", "check_apart", "check_fits", "copied_to", "targets_of"]
 
@@ -141,22 +142,16 @@ def _lies_as_written(out: Tensor, result: Expected) -> bool:
 def _is_folded(out: Tensor) -> bool:
     """Return whether elements of a tensor lie on each other, or between each other's lines, as no slice does."""
     end = 1
-    for step, extent in sorted(_axes(out)):
+    for step, extent in sorted(axes_of(out)):
         if step < end:
             return True
         end += step * (extent - 1)
     return False
 
 
-def _axes(tensor: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield stride and extent of axes along which there are several elements."""
-    if tensor.numel():
-        yield from ((step, extent) for step, extent in zip(tensor.stride(), tensor.shape, strict=True) if extent > 1)
-
-
 def _share(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors have a byte in common, by where they lie: storages may be of the same memory."""
-    (begin, end), (first, last) = _span(one), _span(other)
+    (begin, end), (first, last) = span_of(one), span_of(other)
     if end <= first or last <= begin:
         return False
     shares: Any = np.shares_memory  # whose stubs know no bound but none
@@ -164,14 +159,6 @@ def _share(one: Tensor, other: Tensor) -> bool:
         return bool(shares(_places(one), _places(other), max_work=_MOST_WORK))
     except np.exceptions.TooHardError:
         return True
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """Return where a tensor begins and ends in memory; nothing of one without elements."""
-    begin = tensor.data_ptr()
-    if not tensor.numel():
-        return begin, begin
-    return begin, begin + (1 + sum(step * (extent - 1) for step, extent in _axes(tensor))) * tensor.element_size()
 
 
 class _Places:

@@ -15,8 +15,10 @@ from pycutlass.pytorch.operators import (
     check_no_gradient,
     check_no_tangent,
     define,
+    is_repeated,
     plain,
     refusing_by_name,
+    tensors_of,
     was_written,
 )
 from pycutlass.pytorch.shapes import check_out, result_dtype
@@ -77,7 +79,7 @@ def define_out(operator: Any, compute: Callable[..., Any], fake: Callable[..., A
     fake_into.__signature__ = signature(fake).replace(  # type: ignore[attr-defined]
         parameters=[*known, Parameter("out", Parameter.KEYWORD_ONLY)]
     )
-    return define(_schema(operator), refusing_by_name(into, fake_into), fake_into)
+    return define(_schema(operator), refusing_by_name(into, fake_into), fake_into, repeats=is_repeated(operator))
 
 
 def define_outs(
@@ -128,7 +130,7 @@ def define_outs(
         outs, called, others = taken(named)
         given = {**dict(zip(parameters, args, strict=False)), **others}
         check_no_gradient(variant, **given, **{name: named[name] for name in names})
-        read = _tensors_of(given)
+        read = tensors_of(given)
         check_no_tangent(variant, *read.values(), *outs)
         results = expected(*args, **others)
         check_fits(called, outs, results, next(iter(read.values())))
@@ -146,25 +148,15 @@ def define_outs(
         outs, called, others = taken(named)
         given = {**dict(zip(parameters, args, strict=False)), **others}
         check_no_gradient(variant, **given, **{name: named[name] for name in names})
-        check_fits(called, outs, expected(*args, **others), next(iter(_tensors_of(given).values())))
+        check_fits(called, outs, expected(*args, **others), next(iter(tensors_of(given).values())))
 
     known = signature(expected).parameters.values()
     fake_into.__signature__ = signature(expected).replace(  # type: ignore[attr-defined]
         parameters=[*known, *(Parameter(name, Parameter.KEYWORD_ONLY) for name in names)]
     )
     written = ["Tensor(a!)[] out"] if is_list else [f"Tensor({chr(97 + at)}!) {each}" for at, each in enumerate(names)]
-    return define(_schema(operator, ", ".join(written)), refusing_by_name(into, fake_into), fake_into)
-
-
-def _tensors_of(given: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the tensors that are given, those of lists as well, by name."""
-    found = {}
-    for name, each in given.items():
-        if isinstance(each, torch.Tensor):
-            found[name] = each
-        elif isinstance(each, list | tuple):
-            found |= {f"{name}[{at}]": one for at, one in enumerate(each) if isinstance(one, torch.Tensor)}
-    return found
+    schema = _schema(operator, ", ".join(written))
+    return define(schema, refusing_by_name(into, fake_into), fake_into, repeats=is_repeated(operator))
 
 
 def _schema(operator: Any, written: str = "Tensor(a!) out") -> str:

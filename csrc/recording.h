@@ -1,0 +1,51 @@
+// What a call of Python's has launched: for whoever wants to launch the same again without that call.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace pycutlass {
+
+class LaunchPool;
+struct LaunchTensors;
+
+/// Records launches of this thread while it is open. One may be open inside of another: both hear of all.
+class Recording {
+ public:
+  /// A launch that waits for other tensors now. Its own are kept alive, so that no others come to lie where they are.
+  struct Launch {
+    std::shared_ptr<LaunchPool> pool;
+    std::vector<pybind11::object> tensors;
+    uint32_t written;  // which of them
+  };
+
+  void begin();
+  void end();
+  /// Of every launch, and of those that wait afterwards.
+  static void count_launch();
+  /// Of how float32 is computed, which was asked for by `who` and may be another in the next moment.
+  static void note_answer(pybind11::object const& who, pybind11::object const& answer);
+  static void note(std::shared_ptr<LaunchPool> pool, LaunchTensors const& tensors, uint32_t written);
+
+  /// Whether what was launched waits, all of it.
+  bool is_complete() const { return count_ == launches_.size(); }
+  std::vector<Launch> const& launches() const { return launches_; }
+  /// Pairs of who asked and what was answered.
+  pybind11::list const& answers() const { return answers_; }
+
+ private:
+  static Recording*& innermost();
+
+  Recording* outer_ = nullptr;
+  bool open_ = false;
+  size_t count_ = 0;
+  std::vector<Launch> launches_;
+  pybind11::list answers_;
+};
+
+void bind_recording(pybind11::module_& m);
+
+}  // namespace pycutlass
