@@ -24,7 +24,7 @@ from pycutlass.epilogue.top_k import top_k
 from pycutlass.epilogue.traced import Traced, applied
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 
-__all__ = ["handle_of", "is_handle", "read_handle"]
+__all__ = ["at_defaults", "handle_of", "is_handle", "read_handle"]
 
 #: Of the text. Nodes may be added under the same number; what is there keeps its meaning.
 _VERSION = 1
@@ -95,7 +95,7 @@ def read_handle(text: str) -> tuple[EpilogueFunction, dict[str, str]]:
         )
     try:
         graph, types = _graph(given)
-        made = epilogue_function(_replayed(graph))
+        made = epilogue_function(replayed(graph))
         function = replace(made, graph=replace(made.graph, places=()))  # whose lines are in none of the user's files
         is_same = handle_of(function, types) == text
     except DescriptionError as error:
@@ -131,7 +131,15 @@ def _graph(given: Any) -> tuple[Graph, dict[str, str]]:
     return Graph(inputs, values, outputs), types
 
 
-def _replayed(graph: Graph) -> Callable[..., Any]:
+def at_defaults(function: EpilogueFunction, x: Traced) -> Traced:
+    """Return what a function of an accumulator makes of a traced value, where its scalars have their defaults."""
+    trace = x._trace
+    defaults = (float(each.default or 0) for each in function.graph.of_form("scalar"))
+    found: Traced = replayed(function.graph)(x, *(Traced(trace, trace.constant(each)) for each in defaults))["D"]
+    return found
+
+
+def replayed(graph: Graph) -> Callable[..., Any]:
     """Return a function that does what a graph says, with its parameters: tracing it makes the graph again."""
     names = [each.name for each in graph.inputs]
 

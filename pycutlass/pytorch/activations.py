@@ -29,7 +29,7 @@ from pycutlass.epilogue import (
     tanh,
 )
 from pycutlass.epilogue.functions import erf, exp, where
-from pycutlass.epilogue.handles import is_handle
+from pycutlass.epilogue.handles import at_defaults, is_handle, read_handle
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute
 from pycutlass.plan.shortcut import precision_of
@@ -38,8 +38,10 @@ __all__ = [
     "ACTIVATIONS",
     "NamedActivation",
     "activation_of",
+    "check_has_derivative",
     "check_has_slope",
     "gradient_of_silu",
+    "of_sum",
     "takes_functions",
     "with_slope",
 ]
@@ -53,10 +55,10 @@ class NamedActivation:
 
     Attributes
     ----------
-    kind : class
+    kind : class or EpilogueFunction
         What an epilogue applies.
     function : function
-        The same of a tensor, by torch.
+        The same of a tensor, by torch; of a function that came by its handle, what refuses that.
     slope : function or None
         Its derivative as an epilogue function writes it, where that is not to be had from the activation's result.
     from_output : function or None
@@ -66,11 +68,16 @@ class NamedActivation:
         `slope`: it has derivatives itself.
     """
 
-    kind: type[Activation]
+    kind: type[Activation] | EpilogueFunction
     function: Callable[[Any], Any]
     slope: Callable[[Any], Any] | None = None
     from_output: Callable[[Any, Any], Any] | None = None
     from_input: Callable[[Any, Any], Any] | None = None
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is an epilogue function, by its handle, which `of_sum` applies."""
+        return isinstance(self.kind, EpilogueFunction)
 
     def gradient(self, grad: Any, saved: Any, inputs: Callable[[], Any]) -> Any:
         """Return the gradient of what the activation was applied to.
@@ -86,7 +93,7 @@ class NamedActivation:
         """
         if self.from_output is not None:
             return self.from_output(grad, saved)
-        assert self.from_input is not None
+        assert self.from_input is not None  # `check_has_derivative` was asked
         # Where backward is to be differentiated, the slope is no constant.
         return self.from_input(grad, inputs()) if torch.is_grad_enabled() else grad * saved
 
@@ -141,25 +148,57 @@ ACTIVATIONS: dict[str, NamedActivation] = {
 
 
 def activation_of(name: str | None) -> NamedActivation | None:
-    """Return an activation by its name; None of None."""
+    """Return an activation by its name, or by the handle of an epilogue function; None of None."""
     if name is None:
         return None
     if not isinstance(name, str):
         raise ArgumentTypeError(
-            f"activation must be the name of one, {', '.join(map(repr, ACTIVATIONS))}, got {shown(name)}: "
+            f"activation must be the name of one, {', '.join(map(repr, ACTIVATIONS))}, or a handle, got {shown(name)}: "
             f"{_meant(name)}"
         )
     found = ACTIVATIONS.get(name)
     if found is None and is_handle(name):
-        raise ArgumentError(
-            f"activation must be the name of one, {', '.join(map(repr, ACTIVATIONS))}, whose derivative is known, and "
-            f"the handle of an epilogue function is given: call fused_mm or fused_conv2d with it, with a bias and "
-            f"scalars as parameters of the function"
-        )
+        return _of_handle(name)
     if found is None:
         near = " swish is silu here." if name == "swish" else suggestion(name, ACTIVATIONS)  # not hardswish
         raise ArgumentError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got {name!r}.{near}")
     return found
+
+
+@lru_cache(maxsize=512)  # a program has a bounded number of epilogues, each of which is a kernel
+def _of_handle(handle: str) -> NamedActivation:
+    """Return an epilogue function of an accumulator alone as an activation."""
+    function, types = read_handle(handle)
+    reads = [each.name for each in function.graph.of_form("row", "column", "matrix", "number", "source")]
+    scalars = [each.name for each in function.graph.of_form("scalar") if each.default is None]
+    writes = [name for name, _ in function.graph.outputs if name != "D"]
+    more = [*(f"reads {each}" for each in (*reads, *scalars)), *(f"returns {each}" for each in writes)]
+    more += ["combines pairs of columns"] * function.graph.is_gated + [f"has a type for {each}" for each in types]
+    if more:
+        raise ArgumentError(
+            f"activation is the handle of an epilogue function that {', '.join(more)}, and here it is applied to a sum "
+            f"that the operator makes, of which it may read nothing but the accumulator, and scalars with a default: "
+            f"call fused_mm or fused_conv2d with it"
+        )
+
+    def refused(_: Any) -> Any:
+        raise ArgumentError(
+            "activation is the handle of an epilogue function, and this transform of torch.func computes activations "
+            "by torch: call fused_mm or fused_conv2d with it, whose batches are those of kernels"
+        )
+
+    return NamedActivation(function, refused)
+
+
+def check_has_derivative(name: str | None) -> None:
+    """Raise ArgumentError for an activation of which no derivative is known, where one is asked for."""
+    named = activation_of(name)
+    if named is not None and named.slope is None and named.from_output is None:
+        raise ArgumentError(
+            "a tensor requires a gradient, and activation is the handle of an epilogue function, whose derivative is "
+            "not known: call the operator without it, and write the activation with torch, or call it under "
+            "torch.no_grad()"
+        )
 
 
 def _meant(given: Any) -> str:
@@ -168,7 +207,7 @@ def _meant(given: Any) -> str:
     if type(called) is str and called in ACTIVATIONS and not isinstance(given, EpilogueFunction):
         return f"pass {called!r}"
     write = "" if isinstance(given, EpilogueFunction) else "write anything else as an epilogue function, and "
-    return f"{write}call fused_mm or fused_conv2d with pycutlass.pytorch.epilogue_handle(function)"
+    return f"{write}pass pycutlass.pytorch.epilogue_handle(function)"
 
 
 def takes_functions(operand: torch.Tensor) -> bool:
@@ -180,11 +219,11 @@ def check_has_slope(operator: str, name: str) -> NamedActivation:
     """Return an activation, or raise ArgumentError unless it has a slope that is not to be had from its result."""
     named = activation_of(name)
     if named is None or named.slope is None:
+        whose = f"{name!r} is made of its result"
+        if named is not None and named.is_function:
+            whose = "an epilogue function is not known"
         known = ", ".join(repr(each) for each, row in ACTIVATIONS.items() if row.slope is not None)
-        raise ArgumentError(
-            f"{operator}_with_slope is for {known}, and the derivative of {name!r} is made of its result: call "
-            f"{operator}"
-        )
+        raise ArgumentError(f"{operator}_with_slope is for {known}, and the derivative of {whose}: call {operator}")
     return named
 
 
@@ -202,8 +241,21 @@ def with_slope(name: str, addend: str | None, scaled: bool = False) -> EpilogueF
         Whether the product is multiplied by ``alpha``, and what is added by ``beta``.
     """
     activation = ACTIVATIONS[name]
-    assert activation.slope is not None
-    of_slope, kind = activation.slope, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    of_slope = activation.slope
+    assert of_slope is not None
+    called = "_".join((name, "with_slope", *([] if addend is None else [addend])))
+    return _of_sum(called, addend, scaled, lambda t: {"D": activation.kind(t), "slope": of_slope(t)})
+
+
+@lru_cache(maxsize=512)  # as `_of_handle`
+def of_sum(handle: str, addend: str | None, scaled: bool = False) -> EpilogueFunction:
+    """Return the epilogue function that applies that of a handle to a sum, which is said as `with_slope` is told."""
+    function, _ = read_handle(handle)
+    return _of_sum("of_sum", addend, scaled, lambda t: at_defaults(function, t))
+
+
+def _of_sum(name: str, addend: str | None, scaled: bool, results: Callable[[Any], Any]) -> EpilogueFunction:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     markers: dict[str, Any] = {} if addend is None else {addend: Row if addend == "bias" else Source}
     scalars = ("alpha", *(() if addend is None else ("beta",))) if scaled else ()
     markers |= dict.fromkeys(scalars, Scalar)
@@ -213,12 +265,12 @@ def with_slope(name: str, addend: str | None, scaled: bool = False) -> EpilogueF
         t = given["alpha"] * accum if scaled else accum
         if addend is not None:
             t = t + (given["beta"] * given[addend] if scaled else given[addend])
-        return {"D": activation.kind(t), "slope": of_slope(t)}
+        return results(t)
 
     parameters = [inspect.Parameter("accum", kind)]
     for each, marker in markers.items():  # a scalar that is left out is 1
         default = 1.0 if marker is Scalar else inspect.Parameter.empty
         parameters.append(inspect.Parameter(each, kind, annotation=marker, default=default))
-    function.__name__ = "_".join((name, "with_slope", *([] if addend is None else [addend])))
+    function.__name__ = name
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return epilogue_function(function)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pycutlass.plan import convolutions
-from pycutlass.pytorch.activations import activation_of, check_has_slope, with_slope
+from pycutlass.pytorch.activations import activation_of, check_has_derivative, check_has_slope, of_sum, with_slope
 from pycutlass.pytorch.images import Geometry, check_gradient, new_images, spread, takes_stride
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types, result_dtype
@@ -30,9 +30,13 @@ def _options(given: tuple[Any, ...]) -> tuple[Geometry, str | None]:
 
 def _conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any, out: Tensor | None = None) -> Any:
     geometry, activation = _options(given)
-    named = activation_of(activation)
+    named, bias = activation_of(activation), plain(bias)
     options = {**geometry.options, "epilogue": None if named is None else named.kind, "out": out, "allow_copy": True}
-    return convolutions.conv2d(plain(input), plain(weight), bias=plain(bias), **options)
+    if named is not None and named.is_function:
+        options["epilogue"] = of_sum(str(activation), None if bias is None else "bias")
+        options["epilogue_inputs"] = None if bias is None else {"bias": bias.contiguous()}
+        bias = None
+    return convolutions.conv2d(plain(input), plain(weight), bias=bias, **options)
 
 
 def _fake_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any) -> Tensor:
@@ -126,6 +130,7 @@ class _Conv2d(torch.autograd.Function):
     def forward(
         ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, activation: str | None
     ) -> Any:
+        check_has_derivative(activation)
         named, kept = activation_of(activation), None
         with below_autograd():
             if named is not None and named.slope is not None:

@@ -44,8 +44,11 @@ class _Activated(_Traced):
 
     def extra_repr(self) -> str:
         """Return the options as ``print`` shows them."""
-        shown = "" if self.activation is None else f", activation={self.activation!r}"
-        return f"{super().extra_repr()}{shown}"
+        named = activation_of(self.activation)
+        if named is None:
+            return super().extra_repr()
+        shown = named.kind if named.is_function else self.activation
+        return f"{super().extra_repr()}, activation={shown!r}"
 
 
 class Linear(_Activated, nn.Linear):
@@ -56,6 +59,7 @@ class Linear(_Activated, nn.Linear):
     in_features, out_features, bias, device, dtype
         As of ``torch.nn.Linear``.
     activation : str, optional
+        Its name, or for a layer that is not trained what `epilogue_handle` returns of a function of the accumulator.
         ``"gelu"``, ``"gelu_tanh"``, ``"hardswish"``, ``"relu"``, ``"sigmoid"``, ``"silu"`` or ``"tanh"``.
 
     Raises
@@ -103,6 +107,7 @@ class Conv2d(_Activated, nn.Conv2d):
     in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype
         As of ``torch.nn.Conv2d``.
     activation : str, optional
+        Its name, or for a layer that is not trained what `epilogue_handle` returns of a function of the accumulator.
         As of `Linear`.
 
     Raises

@@ -10,7 +10,7 @@ from pycutlass import _core
 from pycutlass.errors import PyCutlassError
 from pycutlass.plan.matmul import matmul as product
 from pycutlass.plan.shortcut import products as known_products
-from pycutlass.pytorch.activations import activation_of
+from pycutlass.pytorch.activations import activation_of, check_has_derivative, of_sum
 from pycutlass.pytorch.operators import (
     are_plain,
     as_plain,
@@ -67,9 +67,18 @@ def _fake_matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Any:
-    named, turned = activation_of(activation), _turned(plain(weight))
-    epilogue = None if named is None else named.kind
-    return product(plain(input), turned, bias=plain(bias), epilogue=epilogue, allow_copy=True)
+    return _layer(plain(input), _turned(plain(weight)), plain(bias), activation, None)
+
+
+def _layer(x: Any, turned: Any, bias: Any, activation: str | None, out: Any) -> Any:
+    """Return activation(x @ turned + bias)."""
+    named = activation_of(activation)
+    if named is None or not named.is_function:
+        epilogue = None if named is None else named.kind
+        return product(x, turned, bias=bias, epilogue=epilogue, out=out, allow_copy=True)
+    inputs = None if bias is None else {"bias": bias.contiguous()}
+    function = of_sum(str(activation), None if bias is None else "bias")
+    return product(x, turned, epilogue=function, epilogue_inputs=inputs, out=out, allow_copy=True)
 
 
 def _fake_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Tensor:
@@ -84,9 +93,7 @@ def _linear_out(
     if not are_plain(x, w, d) or b is not plain(b):
         x, w, b, d = as_plain("linear.out", optional="bias", input=input, weight=weight, bias=bias, out=out)
     try:
-        named, turned = activation_of(activation), _turned(w)
-        epilogue = None if named is None else named.kind
-        product(x, turned, bias=b, epilogue=epilogue, out=d, allow_copy=True)
+        _layer(x, _turned(w), b, activation, d)
     except PyCutlassError:
         refuse_by_name(_fake_linear_out, input, weight, bias, activation, out=out)
         raise
@@ -146,6 +153,7 @@ class _Matmul(torch.autograd.Function):
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Any:
+        check_has_derivative(activation)
         named, kept = activation_of(activation), None
         with below_autograd():
             if named is not None and named.slope is not None:

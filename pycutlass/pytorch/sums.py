@@ -7,7 +7,14 @@ from typing import Any
 import torch
 
 from pycutlass.plan.matmul import matmul as product
-from pycutlass.pytorch.activations import activation_of, check_has_slope, takes_functions, with_slope
+from pycutlass.pytorch.activations import (
+    activation_of,
+    check_has_derivative,
+    check_has_slope,
+    of_sum,
+    takes_functions,
+    with_slope,
+)
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_addend, check_equal_types, check_matrix, product_shape, result_dtype
 from pycutlass.pytorch.targets import Expected, copied_to
@@ -30,11 +37,14 @@ def _addmm(
 ) -> Any:
     named, a, b = activation_of(activation), plain(mat1), plain(mat2)
     _check(input, mat1, mat2)
-    options: dict[str, Any] = {"alpha": alpha, "epilogue": None if named is None else named.kind, "allow_copy": True}
-    options["out"] = out
-    if beta == 0:  # torch reads nothing of `input` then
-        return product(a, b, **options)
-    return product(a, b, _addend(input, a, b), beta=beta, **options)
+    c = None if beta == 0 else _addend(input, a, b)  # torch reads nothing of `input` then
+    if named is not None and named.is_function:
+        how, inputs, c = _parts(c, alpha, beta)
+        function = of_sum(str(activation), *how)
+        return product(a, b, c, epilogue=function, epilogue_inputs=inputs or None, out=out, allow_copy=True)
+    options: dict[str, Any] = {"alpha": alpha, "epilogue": None if named is None else named.kind}
+    options |= {} if c is None else {"beta": beta}
+    return product(a, b, c, **options, out=out, allow_copy=True)
 
 
 def _addmm_with_slope(
@@ -55,18 +65,23 @@ def _addmm_with_slope(
         scalars = {"alpha": alpha} if c is None else {"alpha": alpha, "beta": beta}
         found = named.applied(product(a, b, c, **scalars, allow_copy=True))
         return found if out is None else copied_to(out, *found)
-    addend = None if c is None else "bias" if c.dim() == 1 else "c"
-    scaled = alpha != 1 or (c is not None and beta != 1)
     new = (product_shape(mat1, mat2), result_dtype("mat1", mat1.dtype))
     into, slope = (None, mat1.new_empty(new[0], dtype=new[1])) if out is None else out
-    inputs: dict[str, Any] = {"slope": slope}
+    how, inputs, c = _parts(c, alpha, beta)
+    function, inputs = with_slope(activation, *how), {"slope": slope, **inputs}
+    return product(a, b, c, epilogue=function, epilogue_inputs=inputs, out=into, allow_copy=True), slope
+
+
+def _parts(c: Any, alpha: Any, beta: Any) -> tuple[tuple[str | None, bool], dict[str, Any], Any]:
+    """Return what tells sums apart as `with_slope` is told, what its function is given by name, and C beside that."""
+    addend = None if c is None else "bias" if c.dim() == 1 else "c"
+    scaled = alpha != 1 or (c is not None and beta != 1)
+    inputs: dict[str, Any] = {}
     if scaled:
         inputs |= {"alpha": alpha} if c is None else {"alpha": alpha, "beta": beta}
     if addend == "bias":
-        inputs["bias"] = c.contiguous()
-        c = None
-    function = with_slope(activation, addend, scaled)
-    return product(a, b, c, epilogue=function, epilogue_inputs=inputs, out=into, allow_copy=True), slope
+        return (addend, scaled), {**inputs, "bias": c.contiguous()}, None
+    return (addend, scaled), inputs, c
 
 
 def _fake_addmm(
@@ -118,6 +133,7 @@ class _Addmm(torch.autograd.Function):
     def forward(
         ctx: Any, input: Tensor, mat1: Tensor, mat2: Tensor, beta: Any, alpha: Any, activation: str | None
     ) -> Any:
+        check_has_derivative(activation)
         named, kept = activation_of(activation), None
         with below_autograd():
             if named is not None and named.slope is not None:

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import pycutlass.pytorch
 from pycutlass import cutlass, epilogue_function
 from pycutlass import epilogue as functions
 from pycutlass.epilogue import (
@@ -28,7 +30,9 @@ from pycutlass.epilogue import (
     fusions,
     gelu,
     leaky_relu,
+    pairs,
     silu,
+    tanh,
 )
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.pytorch import epilogue_handle, epilogue_of
@@ -217,22 +221,86 @@ def test_what_is_no_text_is_refused(given: Any) -> None:
         epilogue_of(given)
 
 
-def test_operators_that_take_names_alone_say_where_handles_go() -> None:
-    @epilogue_function
-    def twice(accum: Any) -> Any:
-        return 2 * accum
+@epilogue_function
+def bent(accum: Any, factor: Scalar = 3.0, alpha: Scalar = 0.5) -> Any:
+    return factor * tanh(alpha * accum)
 
-    a, b, handle = torch.ones(4, 4), torch.ones(4, 4), epilogue_handle(twice)
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_handles_are_activations_of_sums(dtype: torch.dtype) -> None:
+    ops: Any = torch.ops.pycutlass
+    handle = epilogue_handle(bent)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=torch.float64).div(4).to(dtype)
+
+    def alike(found: torch.Tensor, sums: Any) -> None:
+        torch.testing.assert_close(found, (3 * torch.tanh(0.5 * sums.double())).to(dtype), rtol=2e-3, atol=2e-3)
+
+    a, b, c, bias = drawn(4, 8), drawn(8, 6), drawn(4, 6), drawn(6)
+    alike(ops.addmm(c, a, b, activation=handle), c + a @ b)
+    alike(ops.addmm(c, a, b, alpha=2, beta=0.5, activation=handle), 0.5 * c + 2 * (a @ b))
+    alike(ops.addmm(bias, a, b, beta=-1, activation=handle), a @ b - bias)
+    alike(ops.addmm(c, a, b, alpha=3, beta=0, activation=handle), 3 * (a @ b))
+    alike(ops.linear(a.view(2, 2, 8), b.t(), bias, handle), (a @ b + bias).view(2, 2, 6))
+    alike(ops.linear(a, b.t(), None, handle), a @ b)
+    out = torch.empty(4, 6, dtype=dtype)
+    for write in (
+        lambda: ops.addmm.out(bias, a, b, activation=handle, out=out),
+        lambda: ops.linear.out(a, b.t(), bias, handle, out=out),
+    ):
+        out.fill_(float("nan"))
+        write()
+        alike(out, a @ b + bias)
+    layer = pycutlass.pytorch.Linear(8, 6, activation=handle).to(dtype)
+    assert "activation=<epilogue function" in repr(layer)
+    with torch.no_grad():
+        alike(layer(a), nn.functional.linear(a, layer.weight, layer.bias))
+    for taps, biases in ((3, None), (3, drawn(16)), (1, None), (1, drawn(16))):
+        x, w = drawn(2, 8, 5, 5), drawn(16, 8, taps, taps)
+        found = ops.conv2d(x, w, biases, [1, 1], [taps // 2] * 2, activation=handle)
+        alike(found, nn.functional.conv2d(x, w, biases, padding=taps // 2))
+
+
+def test_handles_that_are_no_activations_say_where_they_go() -> None:
+    @epilogue_function
+    def biased(accum: Any, bias: Row, beta: Scalar) -> Any:
+        return {"D": accum + beta * bias, "T": accum}
+
+    @epilogue_function
+    def gated(accum: Any) -> Any:
+        gate, up = pairs(accum)
+        return gate * up
+
+    a, b = torch.ones(4, 4), torch.ones(4, 4)
     ops: Any = torch.ops.pycutlass
     images = a.view(1, 4, 2, 2), a.view(4, 4, 1, 1)
     geometry = ([1, 1], [0, 0], [1, 1], 1)
-    for call in (
-        lambda: ops.linear(a, b, None, handle),
-        lambda: ops.linear.out(a, b, None, handle, out=torch.empty(4, 4)),
-        lambda: ops.addmm(a, a, b, activation=handle),
-        lambda: ops.conv2d(*images, None, *geometry, handle),
-        lambda: ops.addmm_with_slope(a, a, b, handle),
+    for handle, why in (
+        (epilogue_handle(biased), "reads bias, reads beta, returns T, and here it is applied to a sum"),
+        (epilogue_handle(gated), "combines pairs of columns, and"),
+        (epilogue_handle(bent, D=torch.float16), "has a type for D, and"),
     ):
-        with pytest.raises(ArgumentError, match="handle of an epilogue function is given: call fused_mm or fused_conv"):
-            call()
-    assert torch.equal(ops.fused_mm(a, b.t(), handle, [])[0], 2 * a @ b.t())
+        for call in (
+            lambda handle: ops.linear(a, b, None, handle),
+            lambda handle: ops.linear.out(a, b, None, handle, out=torch.empty(4, 4)),
+            lambda handle: ops.addmm(a, a, b, activation=handle),
+            lambda handle: ops.conv2d(*images, None, *geometry, handle),
+            lambda handle: ops.addmm_with_slope(a, a, b, handle),
+            lambda handle: pycutlass.pytorch.Linear(4, 4, activation=handle),
+        ):
+            with pytest.raises(ArgumentError, match=rf"{why}.*: call fused_mm or fused_conv2d with it$"):
+                call(handle)
+    handle = epilogue_handle(bent)
+    with pytest.raises(ArgumentError, match=r"derivative of an epilogue function is not known: call addmm$"):
+        ops.addmm_with_slope(a, a, b, handle)
+    asking = torch.ones(4, 4, requires_grad=True)
+    for differentiated in (
+        lambda: ops.linear(asking, b, None, handle),
+        lambda: ops.addmm(a, a, asking, activation=handle),
+        lambda: ops.conv2d(asking.view(1, 4, 2, 2), images[1], None, *geometry, handle),
+        lambda: pycutlass.pytorch.Linear(4, 4, activation=handle)(a),
+    ):
+        with pytest.raises(ArgumentError, match=r"whose derivative is not known: call the operator without it"):
+            differentiated()
+    assert torch.library.opcheck(ops.linear.default, (a, b, None, handle))

@@ -181,12 +181,12 @@ def test_what_modules_show() -> None:
         (
             lambda: Linear(3, 4, activation=fusions.bias_gelu),
             ArgumentTypeError,
-            r"got <epilogue.*>: call fused_mm or fused_conv2d with pycutlass\.pytorch\.epilogue_handle\(function\)$",
+            r"got <epilogue.*>: pass pycutlass\.pytorch\.epilogue_handle\(function\)$",
         ),
         (
             lambda: Linear(3, 4, activation=lambda accum: accum * 2),
             ArgumentTypeError,
-            "write anything else as an epilogue function, and call fused_mm or fused_conv2d",
+            "write anything else as an epilogue function, and pass pycutlass.pytorch.epilogue_handle",
         ),
         (lambda: Linear(3, 4, act="relu"), ArgumentTypeError, "Linear has no keyword act"),
         (lambda: SwiGLU(3, 4, bias=True), ArgumentTypeError, "SwiGLU has no keyword bias"),
