@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pycutlass import _core, compiler
 from pycutlass.calls import public
-from pycutlass.errors import ArgumentError, PyCutlassError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.operands.epilogue import port_views
 from pycutlass.operands.overlaps import renamed
 from pycutlass.plan.added import Added, check_bias, source_of
@@ -20,6 +20,7 @@ from pycutlass.plan.gradients import check_gradients, kept_scalars, tensors_amon
 from pycutlass.plan.kept import KeptLaunches, ResultForm
 from pycutlass.plan.launches import PlanLaunch
 from pycutlass.plan.measured import generation
+from pycutlass.plan.misfits import misfit
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.readings import about_ports, device_of, named_inputs, place
 from pycutlass.plan.tunable import TunablePlan
@@ -236,14 +237,29 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
         tensors = a, b, c, out
         candidate = self._compiled(extent)
         try:
-            launch = self._launch(candidate, problem, tensors, ports)
-        except ArgumentError as error:
-            added = "bias" if self._added.bias == "c" else "c"
-            raise renamed(error, _NAMES | {"C": added, "source": added}) from error.__cause__
+            launch: PlanLaunch | PyCutlassError = self._launch(candidate, problem, tensors, ports)
+        except (ArgumentError, ArgumentTypeError) as error:
+            launch = self._refused(error, problem, tensors)
+        if isinstance(launch, PyCutlassError):  # raised here, where the words of the kernel are no context of it
+            raise launch
         launch.run(stream)
         launch.finish()
         self._launches.keep(launch, tensors, stream, ports, form, self._maker(a, form), chosen_in, with_tensors)
         return out
+
+    def _refused(
+        self, error: ArgumentError | ArgumentTypeError, problem: _Problem, tensors: tuple[Any, Any, Any, Any]
+    ) -> PyCutlassError:
+        """Return why a kernel does not take tensors, in the words of whoever runs a plan."""
+        a, b, c, out = tensors
+        added = "bias" if self._added.bias == "c" else "c"
+        described = {"a": self.kind.A, "b": self.kind.B, added: self.kind.C, "out": self.kind.D}
+        given = {"a": a, "b": b, added: c, "out": out}
+        found = misfit(given, described, self._output_shape(problem), self._line)
+        if found is None:
+            found = renamed(error, _NAMES | {"C": added, "source": added})
+            found.__cause__ = error.__cause__
+        return found
 
     def _compiled(self, extent: int) -> _Kernel:
         """Return the candidate for an extent, with what runs on the GPU where there is one."""

@@ -80,7 +80,7 @@ plan.run(x, w, out=out)
 log()
 refused(lambda: plan.run(x[:, :4], w, out=out), "any number of images")
 refused(lambda: plan.run(x.astype(np.float16), w, out=out), "float16")
-refused(lambda: plan.run(x, w, out=out[..., :5]), "D")
+refused(lambda: plan.run(x, w, out=out[..., :5]), "out must have shape")
 refused(lambda: plan.run(np.asfortranarray(x), w, out=out), "adjacent channels")
 assert not launches()
 """

@@ -172,7 +172,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("a and b are missing", lambda plan: plan(X, None)),
     ("epilogue_inputs has row", lambda plan: plan(X, W, epilogue_inputs={"row": X})),
     ("takes? adjacent channels", lambda plan: plan(np.asfortranarray(X), W)),
-    ("operand D", lambda plan: plan(X, W, out=np.empty((2, 4, 4, 9), np.float32))),
+    ("^out must have shape", lambda plan: plan(X, W, out=np.empty((2, 4, 4, 9), np.float32))),
     ("out must have four dimensions", lambda plan: plan(X, W, out=np.empty((2, 4, 32), np.float32))),
     ("a must have four dimensions", lambda plan: plan(X[0], W)),
     ("has no keyword streem", lambda plan: plan(X, W, streem=None)),

@@ -163,8 +163,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("was made without c", lambda plan: plan(A, B, random(16, 4))),
     ("a and b are missing", lambda plan: plan(A, None)),
     ("epilogue_inputs has row", lambda plan: plan(A, B, epilogue_inputs={"row": A})),
-    ("operand A", lambda plan: plan(np.asfortranarray(A), B)),
-    ("operand D", lambda plan: plan(A, B, out=np.empty((16, 5), np.float32))),
+    ("is for a with adjacent elements along rows, and a of", lambda plan: plan(np.asfortranarray(A), B)),
+    (r"^out must have shape \(16, 4\), got", lambda plan: plan(A, B, out=np.empty((16, 5), np.float32))),
 ]
 
 
