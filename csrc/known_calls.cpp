@@ -27,11 +27,10 @@ uint64_t hash_of(PyObject* value) {
 /// have to watch what it belongs to.
 class BelowAutograd {
  public:
+  explicit BelowAutograd(py::object const& make) : make_(make) {}
   void enter() {
     if (context_) return;
-    static py::handle const make =
-        py::object(py::module_::import("torch._C").attr("_AutoDispatchBelowADInplaceOrView")).release();
-    context_ = make();
+    context_ = make_();
     context_.attr("__enter__")();
   }
   ~BelowAutograd() {
@@ -43,11 +42,11 @@ class BelowAutograd {
       failed.discard_as_unraisable("what torch dispatches to");
     }
   }
-  BelowAutograd() = default;
   BelowAutograd(BelowAutograd const&) = delete;
   BelowAutograd& operator=(BelowAutograd const&) = delete;
 
  private:
+  py::object const& make_;
   py::object context_;
 };
 
@@ -56,7 +55,8 @@ class BelowAutograd {
 /// The tensors of a call that is made again: those that it is given, and behind them those that it makes.
 class KnownCalls::Remade {
  public:
-  Remade(Known const& known, Given const& given, py::handle plain_type) : given_(given), plain_type_(plain_type) {
+  Remade(KnownCalls const& calls, Known const& known, Given const& given)
+      : given_(given), plain_type_(calls.tensor_type_), below_(calls.below_autograd_) {
     for (py::object const& make : known.makers) made_.push_back(make());
   }
 
@@ -64,7 +64,8 @@ class KnownCalls::Remade {
     auto const at = static_cast<size_t>(number);
     return at < given_.tensor_count ? given_.tensors[at].ptr() : made_[at - given_.tensor_count].ptr();
   }
-  /// What a launch takes: a tensor, or a view of one. Neither is a parameter, nor asks for a gradient.
+  /// What a launch takes: a tensor, or a view of one. Neither is a parameter, nor asks for a gradient. Null where torch
+  /// makes no such view, as of memory that was freed.
   PyObject* operand(Operand const& operand) {
     static PyObject* const detach = PyUnicode_InternFromString("detach");
     static PyObject* const as_strided = PyUnicode_InternFromString("as_strided");
@@ -73,24 +74,40 @@ class KnownCalls::Remade {
     if (!operand.extents) {
       bool const is_plain = Py_TYPE(whole) == reinterpret_cast<PyTypeObject*>(plain_type_.ptr()) &&
                             (!TorchImpl(whole).has_autograd() || !TorchReader::known().requires_grad(whole));
-      return is_plain ? whole : view(detach, {whole});
+      return is_plain ? whole : view(operand, detach, {whole});
     }
     py::int_ const offset(TorchImpl(whole).offset() + operand.offset);
-    return view(as_strided, {whole, operand.extents.ptr(), operand.strides.ptr(), offset.ptr()});
+    return view(operand, as_strided, {whole, operand.extents.ptr(), operand.strides.ptr(), offset.ptr()});
+  }
+  /// Tells autograd of what was written into given tensors: launches tell it of the views alone.
+  void count_writes() const {
+    for (int64_t number : viewed_) {
+      if (static_cast<size_t>(number) < given_.first_written || static_cast<size_t>(number) >= given_.tensor_count)
+        continue;
+      PyObject* const written = at(number);
+      if (TorchReader::known().is_inference(written) || TorchReader::known().increment_version(written)) continue;
+      py::module_::import("torch._C").attr("_increment_version")(py::make_tuple(py::handle(written)));
+    }
   }
 
  private:
-  PyObject* view(PyObject* method, std::initializer_list<PyObject*> arguments) {
+  PyObject* view(Operand const& operand, PyObject* method, std::initializer_list<PyObject*> arguments) {
     below_.enter();
     PyObject* const made = PyObject_VectorcallMethod(method, arguments.begin(), arguments.size(), nullptr);
-    if (!made) throw py::error_already_set();
+    if (!made && !PyErr_ExceptionMatches(PyExc_RuntimeError)) throw py::error_already_set();
+    if (!made) {
+      PyErr_Clear();
+      return nullptr;
+    }
     views_.push_back(py::reinterpret_steal<py::object>(made));
+    viewed_.push_back(operand.tensor);
     return made;
   }
 
   Given const& given_;
   py::handle plain_type_;
   std::vector<py::object> made_, views_;
+  std::vector<int64_t> viewed_;
   BelowAutograd below_;
 };
 
@@ -110,6 +127,7 @@ KnownCalls::KnownCalls(py::tuple const& names, size_t positional, size_t written
   parameter_type_ = torch.attr("nn").attr("Parameter");
   dtype_type_ = torch.attr("dtype");
   size_type_ = torch.attr("Size");
+  below_autograd_ = torch.attr("_C").attr("_AutoDispatchBelowADInplaceOrView");
 }
 
 bool KnownCalls::is_tensor(PyObject* value) const {
@@ -181,8 +199,14 @@ bool KnownCalls::matches(Known const& known, Given const& given) {
 /// Whether what is written is in memory that nothing else of the call is in: of all else the operator decides.
 bool KnownCalls::writes_apart(Given const& given) {
   for (size_t i = given.first_written; i < given.tensor_count; ++i) {
-    for (size_t other = 0; other < i; ++other) {
-      if (TorchImpl(given.tensors[i]).storage() == TorchImpl(given.tensors[other]).storage()) return false;
+    TorchImpl const written(given.tensors[i]);
+    for (size_t j = 0; j < i; ++j) {
+      TorchImpl const other(given.tensors[j]);
+      if (!written.storage() || !other.storage()) return false;
+      // Two storages may be of one memory, as what came by DLPack.
+      bool const begins_behind = written.memory() >= other.memory() + static_cast<uintptr_t>(other.bytes());
+      bool const ends_before = written.memory() + static_cast<uintptr_t>(written.bytes()) <= other.memory();
+      if (!begins_behind && !ends_before) return false;
     }
   }
   return true;
@@ -198,13 +222,16 @@ bool KnownCalls::has_settings_of(Known const& known) const {
 
 /// What the call returns; null where a launch does not take the tensors. Then the operator computes all of it.
 py::object KnownCalls::launch(Known const& known, Given const& given) const {
-  Remade tensors(known, given, tensor_type_);
+  Remade tensors(*this, known, given);
   for (Launch const& each : known.launches) {
     std::array<PyObject*, LaunchTensors::kMost> operands;
     size_t count = 0;
-    for (Operand const& operand : each.operands) operands[count++] = tensors.operand(operand);
+    for (Operand const& operand : each.operands) {
+      if (!(operands[count++] = tensors.operand(operand))) return {};
+    }
     if (!each.pool->run({operands.data(), count})) return {};
   }
+  tensors.count_writes();
   auto const number = [&](py::handle at) { return py::reinterpret_borrow<py::object>(tensors.at(at.cast<int64_t>())); };
   if (known.returned.is_none()) return py::none();
   if (PyLong_Check(known.returned.ptr())) return number(known.returned);

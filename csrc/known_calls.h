@@ -19,7 +19,8 @@ namespace pycutlass {
 class KnownCalls {
  public:
   /// The names of an operator's parameters, of which the first `positional` may be given without a name and the last
-  /// `written` are written; what they are where they are not given; and the functions that return the settings of
+  /// `written` are written; what they are where they are not given,
+  /// Ellipsis for those that must be; and the functions that return the settings of
   /// torch that float32 is computed by, by who asks for them.
   KnownCalls(pybind11::tuple const& names, size_t positional, size_t written, pybind11::tuple defaults,
              pybind11::dict settings);
@@ -87,7 +88,7 @@ class KnownCalls {
   std::vector<pybind11::object> names_, defaults_;
   size_t positional_, written_;
   pybind11::dict settings_;
-  pybind11::object tensor_type_, parameter_type_, dtype_type_, size_type_;
+  pybind11::object tensor_type_, parameter_type_, dtype_type_, size_type_, below_autograd_;
   std::unordered_map<uint64_t, std::vector<std::shared_ptr<Known const>>> known_;
   std::deque<std::shared_ptr<Known const>> order_;
 };

@@ -14,16 +14,16 @@ Recording*& Recording::innermost() {
   return open;
 }
 
-void Recording::begin() {
-  if (open_) throw py::value_error("a recording is open already");
-  open_ = true;
+void Recording::begin(py::object self) {
+  if (self_) throw py::value_error("a recording is open already");
+  self_ = std::move(self);
   outer_ = std::exchange(innermost(), this);
 }
 
 void Recording::end() {
-  if (!open_ || innermost() != this) throw py::value_error("another recording was begun after this one");
-  open_ = false;
+  if (!self_ || innermost() != this) throw py::value_error("another recording was begun after this one");
   innermost() = std::exchange(outer_, nullptr);
+  py::object const gone = std::move(self_);
 }
 
 void Recording::count_launch() {
@@ -49,7 +49,7 @@ void bind_recording(py::module_& m) {
       .def(py::init<>())
       .def("__enter__",
            [](py::object self) {
-             self.cast<Recording&>().begin();
+             self.cast<Recording&>().begin(self);
              return self;
            })
       .def("__exit__", [](Recording& self, py::object const&, py::object const&, py::object const&) { self.end(); })

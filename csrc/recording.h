@@ -22,7 +22,8 @@ class Recording {
     uint32_t written;  // which of them
   };
 
-  void begin();
+  /// `self` is its object in Python, which lives until it is closed.
+  void begin(pybind11::object self);
   void end();
   /// Of every launch, and of those that wait afterwards.
   static void count_launch();
@@ -40,7 +41,7 @@ class Recording {
   static Recording*& innermost();
 
   Recording* outer_ = nullptr;
-  bool open_ = false;
+  pybind11::object self_;  // while it is open
   size_t count_ = 0;
   std::vector<Launch> launches_;
   pybind11::list answers_;

@@ -23,6 +23,7 @@ from pycutlass.pytorch.spans import span_of
 __all__ = ["KnownCalls", "served"]
 
 Tensor = torch.Tensor
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 #: How float32 is computed, by who asks for that.
@@ -47,7 +48,9 @@ class KnownCalls:
         self.arguments = schema.arguments
         self._names = tuple(each.name for each in self.arguments)
         self._positional = sum(not each.kwarg_only for each in self.arguments)
-        self._defaults = tuple(each.default_value if each.has_default_value() else None for each in self.arguments)
+        self._defaults = tuple(each.default_value if each.has_default_value() else ... for each in self.arguments)
+        kinds = [str(each.type) for each in schema.returns]
+        self._container = tuple if len(kinds) > 1 else list if kinds == ["List[Tensor]"] else None
         written = sum(each.is_write for each in self.arguments)
         self._read = len(self._names) - written
         self.calls = _core.KnownCalls(self._names, self._positional, written, self._defaults, _SETTINGS)
@@ -77,20 +80,22 @@ class KnownCalls:
     def _keep(self, recording: Any, args: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         values, launches, settings = self._values(args, named), recording.launches, dict(recording.answers)
         is_settled = all(settings[who] == answer for who, answer in recording.answers)
+        returned = [] if result is None else list(result) if isinstance(result, list | tuple) else [result]
         if values is None or not launches or not is_settled:
             return
         read = list(_tensors_of(values[: self._read]))
         written = list(_tensors_of(values[self._read :]))
+        if not all(type(each) in _PLAIN for each in (*read, *written, *returned)):  # which may be asked nothing
+            return
         if torch.is_grad_enabled() and any(each.requires_grad for each in read + written):
             return
-        returned = [] if result is None else [result] if isinstance(result, Tensor) else list(result)
         found = _Found(read, written, returned)
         operands = found.operands(launches)
         if operands is None:
             return
         first = len(read) + len(written)
         numbers: Any = range(first, first + len(returned))
-        numbers = None if result is None else first if isinstance(result, Tensor) else type(result)(numbers)
+        numbers = None if result is None else first if self._container is None else self._container(numbers)
         kept = [(pool, each) for (pool, _, _), each in zip(launches, operands, strict=True)]
         self.calls.keep(values, tuple(found.makers()), kept, numbers, settings or None)
 
@@ -99,7 +104,8 @@ class KnownCalls:
         if len(args) > self._positional or any(name not in self._names[len(args) :] for name in named):
             return None
         given = dict(zip(self._names, self._defaults, strict=True))
-        return tuple({**given, **dict(zip(self._names, args, strict=False)), **named}.values())
+        values = tuple({**given, **dict(zip(self._names, args, strict=False)), **named}.values())
+        return None if any(each is ... for each in values) else values
 
 
 def served(operator: Any, known: Sequence[KnownCalls], recorded: Callable[..., Any]) -> Any:
@@ -141,8 +147,11 @@ class _Found:
                 return None
             self._made |= {each[0] for each, is_written in zip(taken, written, strict=True) if each and is_written}
             found.append(tuple(each or None for each in taken))
-        is_whole = self._used >= {*range(self._is_read)} and self._made >= {*range(self._is_read, len(self.tensors))}
-        return found if is_whole else None
+        new = range(
+            self._given + self._returned, len(self.tensors)
+        )  # which somebody else may have launched for himself
+        is_used = self._used >= {*range(self._is_read), *new}
+        return found if is_used and self._made >= {*range(self._is_read, len(self.tensors))} else None
 
     def makers(self) -> Iterator[Callable[[], Any]]:
         """Yield what makes the tensors behind those that are given."""
