@@ -115,30 +115,6 @@ PyObject* serve_product(Method const& method, PyObject* const* given, Py_ssize_t
       [&] { return py::handle(method.direct).cast<pycutlass::KnownProducts&>().serve(given, count, keywords); });
 }
 
-/// An operator of torch that writes the product of two tensors into `out`, of tensors like those of an earlier product.
-PyObject* serve_written(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
-  static PyObject* const out = interned("out");
-  if (count != 2 || !keywords || PyTuple_GET_SIZE(keywords) != 1 || PyTuple_GET_ITEM(keywords, 0) != out)
-    return nullptr;
-  if (given[2] == Py_None || !pycutlass::TorchDispatch::is_usual()) return nullptr;
-  PyObject* const written = serve_product(method, given, count, keywords);
-  if (!written) return nullptr;
-  Py_DECREF(written);
-  return py::none().release().ptr();
-}
-
-/// One that returns it.
-PyObject* serve_returned(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
-  if (count != 2 || (keywords && PyTuple_GET_SIZE(keywords)) || !pycutlass::TorchDispatch::is_usual()) return nullptr;
-  return serve_product(method, given, count, nullptr);
-}
-
-/// Both, of which torch takes the one that the arguments fit.
-PyObject* serve_either(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
-  bool const has_out = keywords && PyTuple_GET_SIZE(keywords);
-  return (has_out ? serve_written : serve_returned)(method, given, count, keywords);
-}
-
 /// What torch's dispatcher calls for an operator, of whose calls some are known.
 PyObject* serve_kernel(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
   return pycutlass::guarded([&] {
@@ -366,17 +342,6 @@ void bind_fast_methods(py::module_& m) {
       "fast_product",
       [](py::object const& function, py::object const& known) { return make(function, serve_product, known); },
       py::arg("function"), py::arg("known"), "matmul, written in Python as `function`; `known` are KnownProducts.");
-  m.def(
-      "fast_operator",
-      [](py::object const& function, py::object const& known, bool takes_out, bool returns) -> py::object {
-        if (!pycutlass::TorchDispatch::find()) return function;
-        py::object made = make(function, !returns ? serve_written : !takes_out ? serve_returned : serve_either, known);
-        method_of(made.ptr()).is_operator = true;
-        return made;
-      },
-      py::arg("function"), py::arg("known"), py::arg("takes_out"), py::arg("returns"),
-      "The operator `function` of torch, which writes the product of two tensors into `out`, or returns it. Known ones "
-      "are launched without torch's dispatcher where it would do nothing else, and where this torch says so.");
   m.def(
       "served_kernel",
       [](py::object const& function, py::object const& known) { return make(function, serve_kernel, known); },

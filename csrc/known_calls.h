@@ -19,9 +19,8 @@ namespace pycutlass {
 class KnownCalls {
  public:
   /// The names of an operator's parameters, of which the first `positional` may be given without a name and the last
-  /// `written` are written; what they are where they are not given,
-  /// Ellipsis for those that must be; and the functions that return the settings of
-  /// torch that float32 is computed by, by who asks for them.
+  /// `written` are written; what each is where it is not given, Ellipsis where it must be; and the functions that
+  /// return the settings of torch that float32 is computed by, by who asks for them.
   KnownCalls(pybind11::tuple const& names, size_t positional, size_t written, pybind11::tuple defaults,
              pybind11::dict settings);
 

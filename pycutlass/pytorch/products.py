@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
-from pycutlass import _core
 from pycutlass.errors import PyCutlassError
 from pycutlass.plan.matmul import matmul as product
-from pycutlass.plan.shortcut import products as known_products
 from pycutlass.pytorch.activations import activation_of, check_has_derivative, of_sum
 from pycutlass.pytorch.operators import (
     are_plain,
@@ -184,15 +182,10 @@ class _Linear(torch.autograd.Function):
         return of_input, of_weight, of_bias, None
 
 
-MATMUL = define("matmul(Tensor input, Tensor other, *, ScalarType? out_dtype=None) -> Tensor", _matmul, _fake_matmul)
-MATMUL_PACKET = torch.ops.pycutlass.matmul
-MATMUL_OUT = define("matmul.out(Tensor input, Tensor other, *, Tensor(a!) out) -> ()", _matmul_out, _fake_matmul_out)
-# To reach a kernel in Python, torch's dispatcher takes longer than a launch. torch's own operators have functions that
-# do without its boxed arguments, as torch.mm; this is ours, for products that were computed once by the dispatcher.
-for _each, _takes_out, _returns in ((MATMUL, False, True), (MATMUL_OUT, True, False), (MATMUL_PACKET, True, True)):
-    _each._op = _core.fast_operator(_each._op, known_products, takes_out=_takes_out, returns=_returns)
-_untyped: Any = torch.jit  # as it is to type checkers
-_untyped._builtins._register_builtin(MATMUL_PACKET._op, "pycutlass::matmul")  # else TorchScript would call Python
+MATMUL = define(
+    "matmul(Tensor input, Tensor other, *, ScalarType? out_dtype=None) -> Tensor", _matmul, _fake_matmul, repeats=True
+)
+define("matmul.out(Tensor input, Tensor other, *, Tensor(a!) out) -> ()", _matmul_out, _fake_matmul_out, repeats=True)
 LINEAR = define(
     "linear(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None) -> Tensor",
     _linear,

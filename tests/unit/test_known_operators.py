@@ -151,6 +151,14 @@ for call in (ops.linear, ops.linear.default):
     x, w = drawn(M, K), drawn(N, K).requires_grad_()
     assert call(x, w).requires_grad
 
+for call in (ops.matmul, ops.matmul.default):
+    known_of("matmul").clear()
+    repeated(call, torch.matmul, lambda: (drawn(2, 3, K), turned(K, N)), product)
+    repeated(call, torch.matmul, lambda: (drawn(M, K), turned(K, N)), product)
+    draw = lambda: (drawn(M, K), turned(K, N))
+    repeated(lambda a, b: call(a, b, out_dtype=torch.float32), torch.matmul, draw, product)
+    repeated(lambda a, b: call(other=b, input=a), torch.matmul, draw, product, 0)
+
 x, w = drawn(M, K), drawn(N, K)
 out = drawn(M, N)
 for _ in range(3):

@@ -56,7 +56,7 @@ for more, options in (((d,), {{}}), ((), {{}}), ((), {{"out": d, "alpha": 2}}), 
         raise AssertionError("not refused")
 entered.clear()
 operator(input=a, other=b, out=d)
-assert entered and right(a, b, d)
+assert not entered and right(a, b, d)
 is_refused(lambda: operator(a.requires_grad_(), b, out=d), "input", "gradient")
 """
     fake_gpu.run(program)
@@ -69,14 +69,14 @@ packet = torch.ops.pycutlass.matmul
 
 def test_an_operator_returns_known_products_without_the_dispatcher() -> None:
     program = f"""{_RETURNED}
-for call, warm in ((packet, 2), (packet.default, 0)):
+for call, warm in ((packet, 1), (packet.default, 0)):
     for turn in range(4):
         a, b, _ = drawn()
         asked()
         entered.clear()
         d = call(a, b)
         assert d is where[-1] and launches() == 1 and right(a, b, d)
-        assert not entered or turn < warm, turn  # the first two make what the later ones find
+        assert not entered or turn < warm, (turn, call, entered)
 assert {{packet: 1}}[torch.ops.pycutlass.matmul] == 1 and torch.ops.pycutlass.matmul is packet
 a, b, d = drawn()
 assert packet(a, b, out=d) is None and right(a, b, d)  # torch takes the other one
@@ -95,9 +95,10 @@ for arguments, options in (
     ((), {{"input": a, "other": b}}),
     ((a,), {{"other": b}}),
 ):
-    entered.clear()
-    d = packet(*arguments, **options)
-    assert entered and right(a, b, d), options
+    for turn in range(2):
+        entered.clear()
+        d = packet(*arguments, **options)
+        assert right(a, b, d) and (not entered or (turn == 0 and "out_dtype" in options)), options
 for arguments, options in (
     ((a,), {{}}),
     ((a, b, None), {{}}),
@@ -147,7 +148,7 @@ for _ in range(3):
 entered.clear()
 a, b, _ = drawn()
 d = packet(a.requires_grad_(), b)
-assert entered and d.requires_grad and right(a.detach(), b, d.detach())
+assert d.requires_grad and right(a.detach(), b, d.detach())
 with torch.no_grad():
     entered.clear()
     d = packet(a, b)
@@ -202,10 +203,9 @@ os.dup2(errors, 2)
 assert right(a, b, d) and right(a, b, where[-1])
 assert sum(each.count for each in profile.key_averages() if each.key == "pycutlass::matmul") == 2
 
-entered.clear()
 with torch.autocast("cpu"):
     operator(a, b, out=d)
-assert entered and right(a, b, d)
+assert right(a, b, d)
 entered.clear()
 with torch.autocast("cpu"):  # which casts to bfloat16, and the kernel takes float32
     is_refused(lambda: packet(a, b), "bfloat16")
