@@ -14,6 +14,7 @@ from pycutlass.epilogue.nodes import NODES, Node
 from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.trace import Trace
 from pycutlass.errors import ArgumentError, DescriptionError
+from pycutlass.imported import is_of
 from pycutlass.integers import attribute, real, shape_of
 
 __all__ = ["Reduced", "Trace", "Traced", "applied", "check_known", "is_traced"]
@@ -136,9 +137,13 @@ def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
         number = None if isinstance(operand, bool) or _is_boolean(operand) else real(operand)
     except ArgumentError as error:
         raise DescriptionError(f"{where_called()}{node.name} is given a number that is too large: {error}") from error
-    if number is None or np.ndim(operand):
+    is_trained = is_of(operand, "torch", "Tensor") and operand.requires_grad  # and would stay what it is now
+    if number is None or is_trained or np.ndim(operand):
         shape = shape_of(operand)
-        if not shape:
+        if not shape and is_trained:
+            what = f"a {type(operand).__name__} that requires a gradient, and would be a constant of the kernel"
+            remedy = "make it a parameter, as in x: Scalar, or pass float(x) if the number that it is now is meant"
+        elif not shape:
             what, remedy = shown(operand), "what is known when a kernel runs is a parameter, as in x: Scalar"
         else:
             what = f"a {type(operand).__name__} of shape {shape}"

@@ -156,7 +156,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
         """
         if a is None:
             if b is not None or c is not None:
-                raise ArgumentError("b or c is given without a: give all tensors, or none but out after reset_operands")
+                raise ArgumentError("a is None, and b or c is given: give all tensors, or none after reset_operands")
             a, b, c, held = self._held
             out = held if out is None else out
         c, epilogue_inputs = self._checked(a, b, c, bias, epilogue_inputs)
@@ -273,7 +273,8 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
     def _checked(self, a: Any, b: Any, c: Any, bias: Any, ports: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         """Return C and the tensors of the epilogue; raise for what is missing, or would not be read, or followed."""
         if a is None or b is None:
-            raise ArgumentError("a and b are missing: give them to run, or to reset_operands before it")
+            missing = "a and b are" if a is None and b is None else "a is" if a is None else "b is"
+            raise ArgumentError(f"{missing} missing: give both to run, or keep them with reset_operands before it")
         if self._device_scalars:  # of which torch may follow one since
             kept_scalars(self._device_scalars, "launch")
         ports = ports if ports is NO_INPUTS else named_inputs(ports)

@@ -75,10 +75,11 @@ def _wrong(name: str, view: TensorView, described: Any) -> PyCutlassError | None
     if view.shape is None or view.strides is None or len(view.shape) not in (2, 3):
         return None
     along, across, lines = (-1, -2, "rows") if described.is_row_major else (-2, -1, "columns")
+    copied = "memory" if name == "out" else "a copy"
     if view.strides[along] != 1 and view.shape[along] > 1:
         return ArgumentError(
             f"this plan is for {name} with adjacent elements along {lines}, and {name} of shape {view.shape} has "
-            f"strides {view.strides}: pass a copy that lies so, or make another plan"
+            f"strides {view.strides}: pass {copied} that lies so, or make another plan"
         )
     together = described.alignment * described.type.bits // 8
     apart = view.strides[across] if view.shape[across] > 1 else 0
@@ -86,6 +87,6 @@ def _wrong(name: str, view: TensorView, described: Any) -> PyCutlassError | None
         return AlignmentError(
             f"this plan is for {name} whose address is a multiple of {together} bytes and whose {lines} are multiples "
             f"of {described.alignment} elements apart; got address {view.pointer:#x} and strides {view.strides}: pass "
-            f"a copy, or make another plan"
+            f"{copied} that does, or make another plan"
         )
     return None

@@ -161,7 +161,9 @@ def activation_of(name: str | None) -> NamedActivation | None:
         return _of_handle(name)
     if found is None:
         near = " swish is silu here." if name == "swish" else suggestion(name, ACTIVATIONS)  # not hardswish
-        raise ArgumentError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got {name!r}.{near}")
+        raise ArgumentError(
+            f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got {name!r}.{near} {_OTHERS}"
+        )
     return found
 
 
@@ -196,9 +198,12 @@ def check_has_derivative(name: str | None) -> None:
     if named is not None and named.slope is None and named.from_output is None:
         raise ArgumentError(
             "a tensor requires a gradient, and activation is the handle of an epilogue function, whose derivative is "
-            "not known: call the operator without it, and write the activation with torch, or call it under "
-            "torch.no_grad()"
+            "not known: call the operator, or make the layer, without activation and compute it with torch behind it; "
+            "where nothing is trained, call it under torch.no_grad()"
         )
+
+
+_OTHERS = "Others are written as epilogue functions: pass pycutlass.pytorch.epilogue_handle(function)"
 
 
 def _meant(given: Any) -> str:

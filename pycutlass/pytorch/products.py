@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pycutlass.errors import PyCutlassError
+from pycutlass.operands.overlaps import renamed
 from pycutlass.plan.matmul import matmul as product
 from pycutlass.pytorch.activations import activation_of, check_has_derivative, of_sum
 from pycutlass.pytorch.operators import (
@@ -52,9 +53,9 @@ def _matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
         a, b, d = as_plain("matmul.out", input=input, other=other, out=out)
     try:
         product(a, b, out=d, allow_copy=True)
-    except PyCutlassError:
+    except PyCutlassError as error:
         refuse_by_name(_fake_matmul_out, input, other, out=out)
-        raise
+        raise renamed(error, {"a": "input", "b": "other"}) from error.__cause__
     was_written(out)
 
 
@@ -92,9 +93,9 @@ def _linear_out(
         x, w, b, d = as_plain("linear.out", optional="bias", input=input, weight=weight, bias=bias, out=out)
     try:
         _layer(x, _turned(w), b, activation, d)
-    except PyCutlassError:
+    except PyCutlassError as error:
         refuse_by_name(_fake_linear_out, input, weight, bias, activation, out=out)
-        raise
+        raise renamed(error, {"a": "input", "b": "weight"}) from error.__cause__
     was_written(out)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError
 from pycutlass.pytorch.images import new_images
 from pycutlass.pytorch.operators import plain
@@ -51,8 +52,8 @@ def check_fits(names: Sequence[str], outs: Sequence[Tensor], expected: Sequence[
     """Raise ArgumentError unless tensors have the shapes and types of the results, on the device of `like`."""
     if len(outs) != len(expected):
         raise ArgumentError(
-            f"out has {len(outs)} tensors, and there are {len(expected)} results: pass one for each, in the order in "
-            f"which the operator returns them"
+            f"out has {counted(len(outs), 'tensor')}, and there {'is' if len(expected) == 1 else 'are'} "
+            f"{counted(len(expected), 'result')}: pass one for each, in the order in which the operator returns them"
         )
     for name, out, result in zip(names, outs, expected, strict=True):
         if tuple(out.shape) != tuple(result.shape):

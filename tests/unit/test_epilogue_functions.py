@@ -86,6 +86,16 @@ def test_a_complex_tensor_is_no_constant() -> None:
     assert said.startswith("<lambda>, line ") and "real numbers, and is given tensor(0.+1.j): what is known" in said
 
 
+def test_a_trained_tensor_is_no_constant() -> None:
+    """It would stay what it was when the function was traced."""
+    parameter, followed = torch.nn.Parameter(torch.tensor(2.0)), torch.ones(1, requires_grad=True)[0]
+    for said in (refused(lambda accum: accum * parameter), refused(lambda accum: followed / accum)):
+        assert (
+            "requires a gradient, and would be a constant of the kernel: make it a parameter, as in x: Scalar" in said
+        )
+    assert pycutlass.epilogue_function(lambda accum: torch.tensor(2.0) * accum).graph.values
+
+
 def test_a_name_is_the_same_in_every_process() -> None:
     program = (
         "import sys; sys.path.insert(0, 'tests/unit')\n"

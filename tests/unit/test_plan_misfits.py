@@ -37,7 +37,11 @@ OF_PRODUCTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"a": np.asfortranarray(A)}, ArgumentError, "is for a with adjacent elements along rows, and a of shape (8, 16)"),
     ({"b": np.asfortranarray(B)}, ArgumentError, "is for b with adjacent elements along rows, and b of shape (16, 8)"),
     ({"c": C.T}, ArgumentError, "is for c with adjacent elements along rows, and c of shape (8, 8) has strides (1, 8"),
-    ({"out": np.empty((8, 16), np.float16)[:, ::2]}, ArgumentError, "out of shape (8, 8) has strides (16, 2): pass a"),
+    (
+        {"out": np.empty((8, 16), np.float16)[:, ::2]},
+        ArgumentError,
+        "out of shape (8, 8) has strides (16, 2): pass mem",
+    ),
     (
         {"a": odd(8, 16)},
         AlignmentError,

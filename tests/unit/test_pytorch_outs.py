@@ -141,7 +141,9 @@ def test_what_is_refused(name: str) -> None:
         with pytest.raises(ArgumentTypeError, match=f"{names[-1]} must be a tensor, got None"):
             operator.out(*args, **changed(last, None))
     else:
-        with pytest.raises(ArgumentError, match=rf"out has {last} tensors, and there are {last + 1} results"):
+        with pytest.raises(
+            ArgumentError, match=rf"out has {last} tensors?, and there (is|are) {last + 1} results?: pass"
+        ):
             operator.out(*args, out=outs[1:])
     for at, each in enumerate(outs):
         with pytest.raises(ArgumentError, match=rf"{called(name, at)} must have the shape of the result, \(.*; got"):

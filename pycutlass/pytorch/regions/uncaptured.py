@@ -68,6 +68,8 @@ def uncaptured(
             f"all inputs"
         )
     where = f"{layer}: " if layer else ""
+    if isinstance(error, PyCutlassError):  # of an operator of ours, which says what to do
+        return ArgumentError(f"torch.export cannot capture {kind} with {inputs} as one graph: {where}{said}")
     return ArgumentError(
         f"torch.export cannot capture {kind} with {inputs} as one graph: {where}{said or type(error).__name__}. Pass "
         f"inputs that the model itself can be called with; {_BREAKS}"
