@@ -247,7 +247,10 @@ PyObject* KnownCalls::serve(PyObject* const* arguments, Py_ssize_t count, PyObje
   std::copy_n(arguments, count, values.begin());
   for (Py_ssize_t i = 0; keywords && i < PyTuple_GET_SIZE(keywords); ++i) {
     PyObject* const name = PyTuple_GET_ITEM(keywords, i);
-    auto const found = std::find_if(names_.begin(), names_.end(), [&](auto const& each) { return each.ptr() == name; });
+    auto const is_it = [&](auto const& each) {  // torch's dispatcher makes names anew for each call
+      return each.ptr() == name || PyUnicode_Compare(each.ptr(), name) == 0;
+    };
+    auto const found = std::find_if(names_.begin(), names_.end(), is_it);
     if (found == names_.end() || found - names_.begin() < count) return nullptr;
     values[static_cast<size_t>(found - names_.begin())] = arguments[count + i];
   }

@@ -134,7 +134,7 @@ def _graph(given: Any) -> tuple[Graph, dict[str, str]]:
 def at_defaults(function: EpilogueFunction, x: Traced) -> Traced:
     """Return what a function of an accumulator makes of a traced value, where its scalars have their defaults."""
     trace = x._trace
-    defaults = (float(each.default or 0) for each in function.graph.of_form("scalar"))
+    defaults = [each.default for each in function.graph.of_form("scalar") if each.default is not None]
     found: Traced = replayed(function.graph)(x, *(Traced(trace, trace.constant(each)) for each in defaults))["D"]
     return found
 

@@ -29,39 +29,62 @@ def misfit(
         What a bias has a number for.
     """
     for name, tensor in tensors.items():
-        if tensor is None:
-            continue
-        try:
-            view = wrap(name, tensor)
-        except ArgumentTypeError as error:
-            if name != "out" or "must be a tensor" not in str(error):
-                return error
-            dtype = described[name].type.dtype_name
-            return ArgumentTypeError(
-                f"out must be a tensor, as a and b are, got {type(tensor).__name__}: pass one of shape {shape} and "
-                f"{dtype}, or leave it out"
-            )
-        is_added = name in ("c", "bias")
-        if (name == "out" or is_added) and not _has_shape(view, shape, is_vector=is_added):
-            or_vector = f", or a vector of {shape[-1]}, one for each {line}" if is_added else ""
-            return ArgumentError(f"{name} must have shape {shape}{or_vector}, got {view.shape}")
-        if found := _wrong(name, view, described[name]):
+        found = None if tensor is None else _looked_at(name, tensor, described[name], shape, line)
+        if found is not None:
+            found.__context__ = None  # what the kernel's arguments have said
             return found
     return None
 
 
-def _has_shape(view: TensorView, shape: tuple[int, ...], is_vector: bool) -> bool:
+def _looked_at(name: str, tensor: Any, described: Any, shape: tuple[int, ...], line: str) -> PyCutlassError | None:
+    try:
+        view = wrap(name, tensor)
+    except ArgumentTypeError as error:
+        return _no_tensor(name, tensor, described, shape, error)
+    return _of_shape(name, view, shape, line) or _wrong(name, view, described, len(shape) == 4)
+
+
+def _no_tensor(
+    name: str, given: Any, described: Any, shape: tuple[int, ...], error: ArgumentTypeError
+) -> ArgumentTypeError:
+    if name != "out" or "must be a tensor" not in str(error):
+        return error
+    return ArgumentTypeError(
+        f"out must be a tensor, as a and b are, got {type(given).__name__}: pass one of shape {shape} and "
+        f"{described.type.dtype_name}, or leave it out"
+    )
+
+
+def _of_shape(name: str, view: TensorView, shape: tuple[int, ...], line: str) -> ArgumentError | None:
+    """Return what is wrong with the shape of a result, or of what is added, which may broadcast."""
     found = view.shape
-    if found is None:
-        return True
-    if len(shape) == 4:  # images, whose order is their library's
-        return len(found) != 4 or sorted(found) == sorted(shape)
-    if is_vector and len(found) == 1:
-        return True
-    return found == shape or found == (math.prod(shape),)
+    if name in "ab" or found is None or (len(shape) == 4 and len(found) != 4):  # others say what images are
+        return None
+    if len(shape) == 4:  # whose order is their library's
+        fits = sorted(found) == sorted(shape) if name == "out" else True
+    elif name == "out":
+        fits = _without_ones(found) == _without_ones(shape) or found == (math.prod(shape),)
+    else:
+        of_each = (shape[0], shape[-1])  # a vector for each matrix of a batch
+        fits = _broadcasts(_without_ones(found), shape) or found in (of_each, (math.prod(shape),))
+    if fits:
+        return None
+    or_vector = "" if name == "out" else f", or a vector of {shape[-1]}, one for each {line}"
+    return ArgumentError(f"{name} must have shape {shape}{or_vector}, got {found}")
 
 
-def _wrong(name: str, view: TensorView, described: Any) -> PyCutlassError | None:
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without the axes of one element in front of the others."""
+    first = next((at for at, extent in enumerate(shape) if extent != 1), len(shape))
+    return shape[first:]
+
+
+def _broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(one in (1, other) for one, other in pairs)
+
+
+def _wrong(name: str, view: TensorView, described: Any, are_images: bool) -> PyCutlassError | None:
     if view.dtype_name not in (None, described.type.dtype_name):
         return ArgumentTypeError(
             f"this plan is for {name} of {described.type.dtype_name}, got {view.dtype_name}: "
@@ -72,7 +95,7 @@ def _wrong(name: str, view: TensorView, described: Any) -> PyCutlassError | None
             f"out is a read-only {view.library} array, and the result is written to it: pass one that can be written, "
             f"or leave it out"
         )
-    if view.shape is None or view.strides is None or len(view.shape) not in (2, 3):
+    if are_images or view.shape is None or view.strides is None or len(view.shape) not in (2, 3):
         return None
     along, across, lines = (-1, -2, "rows") if described.is_row_major else (-2, -1, "columns")
     copied = "memory" if name == "out" else "a copy"

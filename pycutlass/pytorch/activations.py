@@ -147,8 +147,11 @@ ACTIVATIONS: dict[str, NamedActivation] = {
 }
 
 
-def activation_of(name: str | None) -> NamedActivation | None:
-    """Return an activation by its name, or by the handle of an epilogue function; None of None."""
+def activation_of(name: str | None, operand: torch.dtype = torch.float32) -> NamedActivation | None:
+    """Return an activation by its name, or by the handle of an epilogue function; None of None.
+
+    `operand` is what is multiplied.
+    """
     if name is None:
         return None
     if not isinstance(name, str):
@@ -158,6 +161,12 @@ def activation_of(name: str | None) -> NamedActivation | None:
         )
     found = ACTIVATIONS.get(name)
     if found is None and is_handle(name):
+        if not operand.is_floating_point:
+            raise ArgumentError(
+                f"operands are of {operand}, and activation is the handle of an epilogue function, which is computed "
+                f"in fractions: call fused_mm or fused_conv2d with pycutlass.pytorch.epilogue_handle(function, "
+                f"D=torch.float32)"
+            )
         return _of_handle(name)
     if found is None:
         near = " swish is silu here." if name == "swish" else suggestion(name, ACTIVATIONS)  # not hardswish

@@ -30,7 +30,7 @@ def _options(given: tuple[Any, ...]) -> tuple[Geometry, str | None]:
 
 def _conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any, out: Tensor | None = None) -> Any:
     geometry, activation = _options(given)
-    named, bias = activation_of(activation), plain(bias)
+    named, bias = activation_of(activation, input.dtype), plain(bias)
     options = {**geometry.options, "epilogue": None if named is None else named.kind, "out": out, "allow_copy": True}
     if named is not None and named.is_function:
         options["epilogue"] = of_sum(str(activation), None if bias is None else "bias")
@@ -41,7 +41,7 @@ def _conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: A
 
 def _fake_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any) -> Tensor:
     geometry, activation = _options(given)
-    activation_of(activation)
+    activation_of(activation, input.dtype)
     check_equal_types(input, weight, ("input", "weight"))
     dtype = result_dtype("input", input.dtype)
     return new_images(input, geometry.output(input.shape, weight.shape, bias, dtype), dtype)

@@ -71,7 +71,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, activatio
 
 def _layer(x: Any, turned: Any, bias: Any, activation: str | None, out: Any) -> Any:
     """Return activation(x @ turned + bias)."""
-    named = activation_of(activation)
+    named = activation_of(activation, x.dtype)
     if named is None or not named.is_function:
         epilogue = None if named is None else named.kind
         return product(x, turned, bias=bias, epilogue=epilogue, out=out, allow_copy=True)
@@ -115,7 +115,7 @@ def _turned(weight: Any) -> Any:
 def _shape_of_linear(
     input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, dtype: torch.dtype
 ) -> tuple[Any, ...]:
-    activation_of(activation)
+    activation_of(activation, input.dtype)
     turned = _turned(weight)
     check_equal_types(input, weight, ("input", "weight"))
     shape = product_shape(input, turned, ("input", "weight.T"))

@@ -35,7 +35,7 @@ def _addmm(
     activation: str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    named, a, b = activation_of(activation), plain(mat1), plain(mat2)
+    named, a, b = activation_of(activation, mat1.dtype), plain(mat1), plain(mat2)
     _check(input, mat1, mat2)
     c = None if beta == 0 else _addend(input, a, b)  # torch reads nothing of `input` then
     if named is not None and named.is_function:
@@ -75,7 +75,7 @@ def _addmm_with_slope(
 def _parts(c: Any, alpha: Any, beta: Any) -> tuple[tuple[str | None, bool], dict[str, Any], Any]:
     """Return what tells sums apart as `with_slope` is told, what its function is given by name, and C beside that."""
     addend = None if c is None else "bias" if c.dim() == 1 else "c"
-    scaled = alpha != 1 or (c is not None and beta != 1)
+    scaled = not (_is_one(alpha) and (c is None or _is_one(beta)))
     inputs: dict[str, Any] = {}
     if scaled:
         inputs |= {"alpha": alpha} if c is None else {"alpha": alpha, "beta": beta}
@@ -87,7 +87,7 @@ def _parts(c: Any, alpha: Any, beta: Any) -> tuple[tuple[str | None, bool], dict
 def _fake_addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, activation: str | None = None
 ) -> Tensor:
-    activation_of(activation)
+    activation_of(activation, mat1.dtype)
     _check(input, mat1, mat2)
     return mat1.new_empty(product_shape(mat1, mat2), dtype=result_dtype("mat1", mat1.dtype))
 
@@ -105,6 +105,10 @@ def _expected_with_slope(
     check_has_slope("addmm", activation)
     _check(input, mat1, mat2)
     return 2 * [Expected("", product_shape(mat1, mat2), result_dtype("mat1", mat1.dtype))]
+
+
+def _is_one(scalar: Any) -> bool:
+    return isinstance(scalar, int | float) and scalar == 1  # others are looked at, such as complex ones
 
 
 def _check(input: Tensor | None, mat1: Tensor, mat2: Tensor) -> None:

@@ -169,7 +169,7 @@ REFUSED: list[tuple[str, Any]] = [
     (r"b of \(8, 3, 2, 4\)", lambda plan: plan(X, random(8, 3, 3, 4))),
     ("a of float32, got float16", lambda plan: plan(X.astype(np.float16), W.astype(np.float16))),
     ("was made without c", lambda plan: plan(X, W, random(2, 4, 4, 8))),
-    ("a and b are missing", lambda plan: plan(X, None)),
+    ("^b is missing: give both", lambda plan: plan(X, None)),
     ("epilogue_inputs has row", lambda plan: plan(X, W, epilogue_inputs={"row": X})),
     ("takes? adjacent channels", lambda plan: plan(np.asfortranarray(X), W)),
     ("^out must have shape", lambda plan: plan(X, W, out=np.empty((2, 4, 4, 9), np.float32))),

@@ -216,3 +216,17 @@ lost.__enter__()
 del lost
 ops.addmm(*tensors)
 """)
+
+
+def test_keywords_that_the_dispatcher_passes_are_known() -> None:
+    """It makes their names anew each time."""
+    fake_gpu.run(f"""{_MATRICES}
+product = Counted(sums, "product")
+for turn in range(4):
+    c, a, b = drawn(M, N), drawn(M, K), turned(K, N)
+    before = product.calls
+    found = ops.addmm(c.requires_grad_(), a, b, alpha=2, beta=3)
+    driver.fake_run()
+    assert torch.equal(found, 3 * c + 2 * (a @ b)) and found.requires_grad
+    assert (product.calls > before) is (turn == 0), turn
+""")

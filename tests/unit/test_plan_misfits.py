@@ -99,3 +99,48 @@ def test_what_fits_and_is_refused_for_another_reason() -> None:
         pycutlass.Gemm(A, B).run(a, B, out=out)
     one = np.ones((1, 24), np.float16)[:, 4:20]  # of one row nobody sees how far others would be
     assert (pycutlass.Gemm(one, B).run(one, B) == 16).all()
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 8), (8, 8), (1, 8, 8), (8, 1), (64,)])
+def test_what_is_added_is_not_blamed_for_a_result(shape: tuple[int, ...]) -> None:
+    """It may broadcast."""
+    c = np.ones(shape, np.float16)
+    plan = pycutlass.Gemm(A, B, c, beta=1) if shape != (64,) else pycutlass.Gemm(A, B, C, beta=1)
+    for out, words in (
+        (OUT.astype(np.float32), "for out of float16"),
+        (OUT[:4], "^out must have"),
+        (C.T, "for out with"),
+    ):
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=words):
+            plan.run(A, B, c, out=out)
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (8,), (1, 8), (3, 8), (1, 1, 8), (3, 1, 8), (3, 4, 8)])
+def test_what_is_added_to_a_batch(shape: tuple[int, ...]) -> None:
+    a, b, c = (np.ones(each, np.float16) for each in ((3, 4, 16), (3, 16, 8), shape))
+    plan = pycutlass.Gemm(a, b, c, beta=1)
+    with pytest.raises(ArgumentTypeError, match="for out of float16, got float32"):
+        plan.run(a, b, c, out=np.empty((3, 4, 8), np.float32))
+    with pytest.raises(ArgumentError, match=r"^out must have shape \(3, 4, 8\), got"):
+        plan.run(a, b, c, out=np.empty((3, 4, 7), np.float16))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 3), (2, 16, 9), (18, 16), (3, 3, 16), (2, 3, 3, 16, 1)])
+def test_images_have_four_dimensions(shape: tuple[int, ...]) -> None:
+    plan = pycutlass.Conv2d(X, W)
+    for order in "CF":
+        with pytest.raises(ArgumentError, match=r"^out must have (four dimensions|shape)"):
+            plan.run(X, W, out=np.ones(shape, np.float16, order))
+
+
+def test_a_result_of_more_axes_of_one_element() -> None:
+    with pytest.raises(AlignmentError, match="is for out whose address"):
+        pycutlass.Gemm(A, B).run(A, B, out=odd(1, 8, 8))
+
+
+def test_what_a_kernel_says_is_no_context() -> None:
+    plan = pycutlass.Gemm(A, B)
+    for wrong in (OUT.T, OUT[:3], [1], read_only(OUT)):
+        with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
+            plan.run(A, B, out=wrong)
+        assert caught.value.__context__ is None and caught.value.__cause__ is None

@@ -304,3 +304,37 @@ def test_handles_that_are_no_activations_say_where_they_go() -> None:
         with pytest.raises(ArgumentError, match=r"whose derivative is not known: call the operator, or make"):
             differentiated()
     assert torch.library.opcheck(ops.linear.default, (a, b, None, handle))
+
+
+def test_defaults_of_handles_that_are_activations_count_as_they_are() -> None:
+    @epilogue_function
+    def divided(accum: Any, zero: Scalar = -0.0) -> Any:
+        return gelu(accum) / zero
+
+    a, b, handle = torch.ones(4, 16), torch.ones(8, 16), epilogue_handle(divided)
+    ops: Any = torch.ops.pycutlass
+    assert (ops.linear(a, b, None, handle) == float("-inf")).all()
+    assert (ops.fused_mm(a, b.t(), handle, [])[0] == float("-inf")).all()
+
+
+def test_handles_of_integers_and_odd_scalars() -> None:
+    ops: Any = torch.ops.pycutlass
+    handle = epilogue_handle(bent)
+    a, b = torch.ones(4, 16, dtype=torch.int8), torch.ones(8, 16, dtype=torch.int8)
+    c = torch.ones(4, 8, dtype=torch.int32)
+    images = torch.ones(1, 16, 4, 4, dtype=torch.int8), torch.ones(8, 16, 1, 1, dtype=torch.int8)
+    for device in ("cpu", "meta"):
+        for call in (
+            lambda to: ops.linear(to(a), to(b), None, handle),
+            lambda to: ops.addmm(to(c), to(a), to(b).t(), activation=handle),
+            lambda to: ops.conv2d(*map(to, images), None, activation=handle),
+        ):
+            with pytest.raises(
+                ArgumentError, match=r"torch.int8, and activation .* call fused_mm or fused_conv2d with"
+            ):
+                call(lambda each, device=device: each.to(device))
+    x, w, c = torch.ones(4, 16), torch.ones(16, 8), torch.ones(4, 8)
+    for scalars in ({"alpha": 1 + 0j}, {"beta": 1 + 0j}, {"alpha": 2 + 0j}):
+        for activation in (None, "relu", handle):
+            with pytest.raises((ArgumentError, ArgumentTypeError)):
+                ops.addmm(c, x, w, activation=activation, **scalars)
