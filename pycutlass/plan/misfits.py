@@ -58,7 +58,7 @@ def _no_tensor(
 def _of_shape(name: str, view: TensorView, shape: tuple[int, ...], line: str) -> ArgumentError | None:
     """Return what is wrong with the shape of a result, or of what is added, which may broadcast."""
     found = view.shape
-    if name in "ab" or found is None or (len(shape) == 4 and len(found) != 4):  # others say what images are
+    if name in ("a", "b") or found is None or (len(shape) == 4 and len(found) != 4):  # others say what images are
         return None
     if len(shape) == 4:  # whose order is their library's
         fits = sorted(found) == sorted(shape) if name == "out" else True
