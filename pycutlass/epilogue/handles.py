@@ -95,7 +95,7 @@ def read_handle(text: str) -> tuple[EpilogueFunction, dict[str, str]]:
         )
     try:
         graph, types = _graph(given)
-        made = epilogue_function(replayed(graph))
+        made = epilogue_function(_replayed(graph))
         function = replace(made, graph=replace(made.graph, places=()))  # whose lines are in none of the user's files
         is_same = handle_of(function, types) == text
     except DescriptionError as error:
@@ -135,11 +135,11 @@ def at_defaults(function: EpilogueFunction, x: Traced) -> Traced:
     """Return what a function of an accumulator makes of a traced value, where its scalars have their defaults."""
     trace = x._trace
     defaults = [each.default for each in function.graph.of_form("scalar") if each.default is not None]
-    found: Traced = replayed(function.graph)(x, *(Traced(trace, trace.constant(each)) for each in defaults))["D"]
+    found: Traced = _replayed(function.graph)(x, *(Traced(trace, trace.constant(each)) for each in defaults))["D"]
     return found
 
 
-def replayed(graph: Graph) -> Callable[..., Any]:
+def _replayed(graph: Graph) -> Callable[..., Any]:
     """Return a function that does what a graph says, with its parameters: tracing it makes the graph again."""
     names = [each.name for each in graph.inputs]
 
