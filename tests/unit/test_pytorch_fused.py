@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.autograd import forward_ad
 from torch_operators import ACTIVATIONS, numbers, ops, passes_opcheck
 
 from pycutlass import epilogue as functions
 from pycutlass import epilogue_function
 from pycutlass.epilogue import Column, EpilogueFunction, PerBatch, Row, Scalar, Source, Tensor, fusions, gelu, silu
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError
 from pycutlass.pytorch import epilogue_handle
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -445,48 +444,3 @@ def test_a_default_that_a_kernel_does_not_hold_is_refused_where_it_is_left_out(d
         ops.fused_mm(a, b, handle, [])
     [found] = ops.fused_mm(a, b, handle, [], [2.0])
     torch.testing.assert_close(found, 2 * (a @ b), rtol=2e-2, atol=2e-2)
-
-
-@epilogue_function
-def biased(accum: Any, bias: Row) -> Any:
-    return accum + bias
-
-
-@epilogue_function
-def added(accum: Any, c: Source) -> Any:
-    return accum + c
-
-
-# torch's decompositions for dual tensors are scripted.
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-def test_tensors_of_lists_are_looked_at() -> None:
-    """Without memory they are refused, and with a tangent, which would be lost."""
-    a, b, offs = random(4, 8), random(8, 6), torch.tensor([2, 4], dtype=torch.int32)
-    handle, of_source = epilogue_handle(biased), epilogue_handle(added)
-    images = random(1, 16, 3, 3), random(16, 16, 3, 3), [1, 1], [0, 0], [1, 1], 1
-    calls: list[tuple[Any, Any]] = [
-        (lambda bias: ops.fused_mm(a, b, handle, [bias]), random(6)),
-        (lambda bias: ops.fused_mm.out(a, b, handle, [bias], out=[random(4, 6)]), random(6)),
-        (lambda bias: ops.fused_conv2d(*images, handle, [bias]), random(16)),
-        (lambda bias: ops.fused_conv2d(images[0], random(16, 16, 1, 1), *images[2:], handle, [bias]), random(16)),
-        (lambda bias: ops.fused_grouped_mm(a, random(2, 8, 6), offs, handle, [bias]), random(2, 6)),
-        (lambda c: ops.fused_mm(a, b, of_source, [c]), random(4, 6)),
-        (lambda x: ops.fused_conv2d(x, random(16, 16, 1, 1), *images[2:], "relu", []), random(1, 16, 3, 3)),
-    ]
-    for call, tensor in calls:
-        with pytest.raises(ArgumentError, match="meta"):
-            call(tensor.to("meta"))
-        with forward_ad.dual_level(), pytest.raises(ArgumentError, match="forward mode"):
-            call(forward_ad.make_dual(tensor, tensor))
-        odd = torch.stack((tensor, tensor), dim=-1)[..., 0]  # whose copy would read it
-        for each, size in ((tensor, 8 * tensor.numel() - 8), (odd, 0)):
-            each.untyped_storage().resize_(size)
-            with pytest.raises(ArgumentTypeError, match="storage"):
-                call(each)
-
-
-def test_pixels_without_channels() -> None:
-    for channels, filters in ((0, 16), (16, 0)):
-        x, w = random(1, channels, 3, 3), random(filters, channels, 1, 1)
-        (found,) = ops.fused_conv2d(x, w, [1, 1], [0, 0], [1, 1], 1, "relu", [])
-        assert torch.equal(found, torch.zeros(1, filters, 3, 3, dtype=x.dtype))
