@@ -15,7 +15,7 @@ bool KnownProducts::matches(Known const& known, Options const& options, bool as_
                                                 [](PyObject* x, py::object const& y) { return is_same(x, y); });
 }
 
-void KnownProducts::keep(py::object call, py::tuple const& tensors, py::tuple const& given, bool as_bias,
+bool KnownProducts::keep(py::tuple const& launch, py::tuple const& tensors, py::tuple const& given, bool as_bias,
                          py::object precision, py::object make_result, unsigned long chosen_in) {
   if (tensors.size() != 4 || given.size() != kOptions) throw py::value_error("a product has 4 tensors and 6 options");
   Options options{};
@@ -31,14 +31,15 @@ void KnownProducts::keep(py::object call, py::tuple const& tensors, py::tuple co
     known->precision = std::move(precision);
   }
   PyObject* const* const items = PySequence_Fast_ITEMS(tensors.ptr());
-  if (!known->pool->keep(std::move(call), {items, 4}, chosen_in, std::move(make_result))) return;
-  if (!is_new) return;
+  if (!known->pool->keep(launch, {items, 4}, chosen_in, std::move(make_result))) return false;
+  if (!is_new) return true;
   std::shared_ptr<Known> gone;  // goes last: its end may call anything
   if (known_.size() >= kMost) {
     gone = known_.front();
     known_.erase(known_.begin());
   }
   known_.push_back(std::move(known));
+  return true;
 }
 
 /// Launches a product whose options are those of `known`.
@@ -93,9 +94,9 @@ size_t KnownProducts::size() const {
 void bind_known_products(py::module_& m) {
   py::class_<KnownProducts>(m, "KnownProducts", "Products whose options and tensors are like those of earlier ones.")
       .def(py::init<py::object>(), py::arg("precision_of"))
-      .def("keep", &KnownProducts::keep, py::arg("call"), py::arg("tensors"), py::arg("options"), py::arg("as_bias"),
+      .def("keep", &KnownProducts::keep, py::arg("launch"), py::arg("tensors"), py::arg("options"), py::arg("as_bias"),
            py::arg("precision"), py::arg("make_result"), py::arg("chosen_in"),
-           "Have the launch of a product wait for others like it.")
+           "Have the launch of a product wait for others like it; False where it cannot wait.")
       .def("clear", &KnownProducts::clear)
       .def("__len__", &KnownProducts::size);
 }

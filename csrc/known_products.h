@@ -23,7 +23,7 @@ class KnownProducts {
 
   /// Has the launch of a product wait for others. `precision` is the answer for `a`; `make_result` is None where
   /// the caller gave one.
-  void keep(pybind11::object call, pybind11::tuple const& tensors, pybind11::tuple const& options, bool as_bias,
+  bool keep(pybind11::tuple const& launch, pybind11::tuple const& tensors, pybind11::tuple const& options, bool as_bias,
             pybind11::object precision, pybind11::object make_result, unsigned long chosen_in);
   /// matmul(a, b, ...); null without an exception where no launch waits for it.
   PyObject* serve(PyObject* const* given, Py_ssize_t count, PyObject* keywords);

@@ -43,6 +43,9 @@ Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_
 
 namespace {
 
+/// Whether an operand is among those of some bits; there are no more than that.
+bool is_taken(uint32_t taken, size_t operand) { return operand < 32 && taken >> operand & 1; }
+
 /// As many strides as a record has for an operand, with 0 for those that are not given.
 OperandSlot::Strides all_strides(std::vector<int64_t> const& given) {
   OperandSlot::Strides strides{};
@@ -306,17 +309,21 @@ void Call::run(py::handle given) {
   launch(stream, named, capturing);
 }
 
-bool Call::can_wait(PyObject* const* tensors, size_t count) const {
-  if (looking_ || explicit_end_ || workspace_bytes() || count > slots_.size()) return false;
-  for (size_t i = 0; i < slots_.size(); ++i) {
+bool Call::can_wait(PyObject* const* tensors, size_t count, uint32_t taken) const {
+  if (looking_ || explicit_end_) return false;
+  for (size_t i = 0; i < std::max(count, slots_.size()); ++i) {
+    if (!is_taken(taken, i)) continue;
     bool const given = i < count && tensors[i] != Py_None;
-    if (given ? !slots_[i].has_tensor() || !slots_[i].direct() : slots_[i].has_tensor()) return false;
+    if (i >= slots_.size() ? given : given != slots_[i].has_tensor()) return false;
+    if (given && !slots_[i].direct()) return false;
   }
   return std::all_of(scalars_.begin(), scalars_.end(), [](DeviceScalar const& each) { return each.direct(); });
 }
 
-void Call::forget_tensors() noexcept {
-  for (OperandSlot& slot : slots_) slot.forget_tensor();
+void Call::forget_tensors(uint32_t taken) noexcept {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (is_taken(taken, i)) slots_[i].forget_tensor();
+  }
 }
 
 /// Two launches of one call write the same D, and the same semaphores of split-K. On a stream that the caller names,

@@ -122,14 +122,14 @@ class Call {
   /// None, or what is left out, stays. False leaves everything as it was.
   virtual bool update(PyObject* const* tensors, size_t count);
   virtual void run(pybind11::handle stream);
-  /// Whether it can wait without its tensors for others: they are all that it has, each is read from its objects, and
-  /// it has no device memory of its own, which a captured graph may use, and no launch on a stream that was named.
-  bool can_wait(PyObject* const* tensors, size_t count) const;
+  /// Whether it can wait without its tensors for others: those of the operands `taken`, as bits, are all that it has of
+  /// them, each is read from its objects, and no launch went to a stream that was named.
+  bool can_wait(PyObject* const* tensors, size_t count, uint32_t taken) const;
   /// Whether autograd follows a scalar of a call that can wait.
   bool has_followed_scalar() const;
-  /// Lets go of its tensors, but for scalars. It must not be launched before `update` has given it others in the place
-  /// of all.
-  void forget_tensors() noexcept;
+  /// Lets go of the tensors of operands `taken`, as bits. It must not be launched before `update` has given it others
+  /// in the place of all.
+  void forget_tensors(uint32_t taken) noexcept;
 
   uint64_t workspace_bytes() const { return result_.workspace_bytes; }
   uint64_t scratch_bytes() const { return result_.scratch_bytes; }

@@ -58,10 +58,67 @@ std::optional<uint64_t> LaunchPool::key_of(LaunchTensors const& tensors) const {
   return key;
 }
 
-bool LaunchPool::keep(py::object call, LaunchTensors const& tensors, unsigned long chosen_in, py::object make_result) {
-  if (tensors.count > LaunchTensors::kMost || chosen_in != generation_) return false;
-  Call& kept = call.cast<Call&>();
-  if (!kept.can_wait(tensors.items, tensors.count)) return false;
+/// The tensors that are operands of this step, and None in the places of the others.
+LaunchTensors LaunchStep::operands_of(LaunchTensors const& tensors,
+                                      std::array<PyObject*, LaunchTensors::kMost>& room) const {
+  size_t count = 0;
+  for (size_t i = 0; i < tensors.count; ++i) {
+    bool const is_taken = taken >> i & 1;
+    room[i] = is_taken ? tensors.items[i] : Py_None;
+    if (is_taken) count = i + 1;
+  }
+  return {room.data(), count};
+}
+
+/// Goes over to tensors, all steps or none: the first that cannot leaves it to whoever forgets the tensors of others.
+bool LaunchPool::Waiting::update(LaunchTensors const& tensors) {
+  std::array<PyObject*, LaunchTensors::kMost> room;
+  for (LaunchStep const& step : steps) {
+    LaunchTensors const own = step.operands_of(tensors, room);
+    if (step.call->has_followed_scalar() || !step.call->update(own.items, own.count)) return false;
+  }
+  return true;
+}
+
+bool LaunchPool::Waiting::can_wait(LaunchTensors const& tensors) const {
+  return std::all_of(steps.begin(), steps.end(), [&](LaunchStep const& step) {
+    bool const has_all = !step.call->workspace_bytes() || memory;
+    return has_all && step.call->can_wait(tensors.items, tensors.count, step.taken);
+  });
+}
+
+void LaunchPool::Waiting::forget_tensors() noexcept {
+  for (LaunchStep const& step : steps) step.call->forget_tensors(step.taken);
+}
+
+/// Which tensors launches write.
+uint32_t LaunchPool::Waiting::written() const {
+  uint32_t all = 0;
+  for (LaunchStep const& step : steps) all |= step.call->written_operands() & step.taken;
+  return all;
+}
+
+/// Each call orders its launches by its own workspace alone.
+void LaunchPool::Waiting::run(Stream const& stream) {
+  bool const is_shared = steps.size() > 1 && memory;
+  if (is_shared && last != stream) stream.wait_for(*end);
+  for (LaunchStep const& step : steps) step.call->run(py::none());
+  if (!is_shared) return;
+  stream.record(*end);
+  last = stream;
+}
+
+bool LaunchPool::keep(py::tuple const& launch, LaunchTensors const& tensors, unsigned long chosen_in,
+                      py::object make_result) {
+  auto const [steps, memory, bytes] = launch.cast<std::tuple<py::list, py::object, uint64_t>>();
+  if (tensors.count > LaunchTensors::kMost || chosen_in != generation_ || bytes > kMostBytes) return false;
+  Waiting kept{steps, {}, tensors.given(), memory.is_none() ? py::object() : memory, bytes, {}, {}};
+  for (py::handle each : steps) {
+    auto const [call, taken] = each.cast<std::pair<py::object, uint32_t>>();
+    kept.steps.push_back({&call.cast<Call&>(), taken});
+  }
+  if (kept.steps.empty()) throw py::value_error("a launch has a step");
+  if (!kept.can_wait(tensors)) return false;
   for (size_t i = 0; i < tensors.count; ++i) {
     if (!tensors.has(i) || knows(Py_TYPE(tensors.items[i]))) continue;
     if (!TorchKind::is_of_torch(tensors.items[i])) return false;
@@ -69,11 +126,16 @@ bool LaunchPool::keep(py::object call, LaunchTensors const& tensors, unsigned lo
   }
   std::optional<uint64_t> const key = key_of(tensors);
   if (!key) return false;
+  if (kept.steps.size() > 1 && kept.memory) {
+    kept.last = kept.steps.back().call->last_stream();
+    kept.end = std::make_shared<Event>(kept.last.context());
+    kept.last.record(*kept.end);
+  }
   if (chosen_in_ != generation_) clear();
   chosen_in_ = generation_;
-  Recording::note(shared_from_this(), tensors, kept.written_operands());
+  Recording::note(shared_from_this(), tensors, kept.written());
   kept.forget_tensors();
-  put(*key, {std::move(call), &kept, tensors.given()});
+  put(*key, std::move(kept));
   if (!make_result.is_none()) {
     auto const others = without_d(tensors);
     if (results_.size() >= kMostWaiting) results_.clear();
@@ -103,29 +165,32 @@ bool LaunchPool::run(uint64_t key, LaunchTensors const& tensors) {
   }
   auto const found = waiting_.find(key);  // after all that may call anything
   if (found == waiting_.end()) return false;
+  Stream const stream = found->second.back().steps.front().call->current_stream();
+  if (found->second.back().memory && stream.is_capturing()) return false;  // a graph needs memory of its own
   Waiting taken = std::move(found->second.back());
   found->second.pop_back();
   if (found->second.empty()) waiting_.erase(found);
   --size_;
+  bytes_ -= taken.bytes;
   unsigned long const cleared = cleared_;
   auto const put_back = [&] {
+    taken.forget_tensors();
     if (cleared == cleared_ && chosen_in_ == generation_) put(key, std::move(taken));
   };
-  bool const fits = taken.given == tensors.given() && !taken.call->has_followed_scalar();
-  if (!fits || !taken.call->update(tensors.items, tensors.count)) {
+  if (taken.given != tensors.given() || !taken.update(tensors)) {
     put_back();
     return false;
   }
-  taken.call->run(py::none());  // a call that could not be launched does not come back
-  if (!taken.call->can_wait(tensors.items, tensors.count)) return true;
-  Recording::note(shared_from_this(), tensors, taken.call->written_operands());
-  taken.call->forget_tensors();
+  taken.run(stream);  // a launch that fails does not come back
+  if (!taken.can_wait(tensors)) return true;
+  Recording::note(shared_from_this(), tensors, taken.written());
   put_back();
   return true;
 }
 
 void LaunchPool::put(uint64_t key, Waiting waiting) {
-  if (size_ >= kMostWaiting) clear();
+  if (size_ >= kMostWaiting || bytes_ + waiting.bytes > kMostBytes) clear();
+  bytes_ += waiting.bytes;
   waiting_[key].push_back(std::move(waiting));
   ++size_;
 }
@@ -135,6 +200,7 @@ void LaunchPool::clear() {
   auto const gone = std::exchange(waiting_, {});
   auto const results = std::exchange(results_, {});
   size_ = 0;
+  bytes_ = 0;
   ++cleared_;
 }
 
@@ -161,14 +227,15 @@ void bind_launch_pool(py::module_& m) {
       .def(py::init<>())
       .def(
           "keep",
-          [](LaunchPool& self, py::object call, py::tuple const& tensors, unsigned long chosen_in,
+          [](LaunchPool& self, py::tuple const& launch, py::tuple const& tensors, unsigned long chosen_in,
              py::object make_result) {
             LaunchTensors const given{PySequence_Fast_ITEMS(tensors.ptr()), tensors.size()};
-            return self.keep(std::move(call), given, chosen_in, std::move(make_result));
+            return self.keep(launch, given, chosen_in, std::move(make_result));
           },
-          py::arg("call"), py::arg("tensors"), py::arg("chosen_in"), py::arg("make_result"),
-          "Have a call of a launch with `tensors` wait for others, without them. False, and it is as it was, where it "
-          "cannot wait.")
+          py::arg("launch"), py::arg("tensors"), py::arg("chosen_in"), py::arg("make_result"),
+          "Have a launch with `tensors` wait for others, without them: its steps, each a call with which of the "
+          "tensors it takes, as bits, what keeps device memory of its own, and the bytes of that. False, and it is as "
+          "it was, where it cannot wait.")
       .def(
           "run",
           [](LaunchPool& self, py::args const& tensors) {

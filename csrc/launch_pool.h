@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "launch.h"
+#include "stream.h"
 
 namespace pycutlass {
 
@@ -35,6 +36,15 @@ struct LaunchTensors {
   uint32_t given() const;
 };
 
+/// One kernel of a launch: its call, and which of the launch's tensors are operands of it, as bits. Its other operands
+/// are memory of the launch itself, such as the partial sums of split-K.
+struct LaunchStep {
+  Call* call;
+  uint32_t taken;
+
+  LaunchTensors operands_of(LaunchTensors const& tensors, std::array<PyObject*, LaunchTensors::kMost>& room) const;
+};
+
 class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
  public:
   /// How often this process has measured: launches that were chosen before that wait no longer. The interpreter's lock
@@ -46,9 +56,11 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
   /// of tensors that are not read here.
   std::optional<uint64_t> key_of(LaunchTensors const& tensors) const;
   /// Has a launch with `tensors` wait for others, without them, if it can; `chosen_in` is the generation in which its
-  /// kernel was chosen. A call that cannot wait stays as it is. `make_result` returns a new D for such tensors, without
-  /// arguments; None where the caller gives it.
-  bool keep(pybind11::object call, LaunchTensors const& tensors, unsigned long chosen_in, pybind11::object make_result);
+  /// kernels were chosen. One that cannot wait stays as it is. `launch` is a list of its steps, each a call with which
+  /// of the tensors it takes, what keeps the device memory that it has of its own, or None, and the bytes of that.
+  /// `make_result` returns a new D for such tensors, without arguments; None where the caller gives it.
+  bool keep(pybind11::tuple const& launch, LaunchTensors const& tensors, unsigned long chosen_in,
+            pybind11::object make_result);
   /// A new D for A, B and C of a launch that has waited; null where none is known.
   pybind11::object new_result(LaunchTensors const& without_d) const;
   /// Whether launches wait for tensors with that key.
@@ -62,16 +74,28 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
   }
   void clear();
   size_t size() const { return size_; }
-  /// Programs may go through ever other shapes: when there are so many, all go.
+  /// Programs may go through ever other shapes: when there are so many, or so much memory is kept, all go.
   static constexpr size_t kMostWaiting = 256;
+  static constexpr uint64_t kMostBytes = uint64_t{64} << 20;
 
  private:
   inline static unsigned long generation_ = 0;
 
   struct Waiting {
-    pybind11::object owner;  // of the call
-    Call* call;
-    uint32_t given;  // which operands it has
+    pybind11::object owner;  // of the calls
+    std::vector<LaunchStep> steps;
+    uint32_t given;           // which tensors it has
+    pybind11::object memory;  // of its own; null without
+    uint64_t bytes = 0;       // of that
+    // Where it was used last, if several steps share it: a launch on another stream waits for that.
+    Stream last;
+    std::shared_ptr<Event> end;
+
+    bool update(LaunchTensors const& tensors);
+    bool can_wait(LaunchTensors const& tensors) const;
+    void forget_tensors() noexcept;
+    uint32_t written() const;
+    void run(Stream const& stream);
   };
 
   bool knows(PyTypeObject* type) const {
@@ -82,6 +106,7 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
   std::unordered_map<uint64_t, std::vector<Waiting>> waiting_;
   std::unordered_map<uint64_t, pybind11::object> results_;  // what makes a new D, by the key of the other tensors
   size_t size_ = 0;
+  uint64_t bytes_ = 0;  // of what waits
   unsigned long chosen_in_ = 0, cleared_ = 0;
   std::array<pybind11::object, 2> types_;  // torch.Tensor and Parameter, once one was seen
 };

@@ -27,6 +27,9 @@ from pycutlass.tensor import Guard, check_seen
 
 __all__ = ["DeviceLaunch", "written"]
 
+#: Buffers that are for launches alone, whatever their operands are: not of host memory.
+_OF_LAUNCHES = frozenset(("workspace", "sums A", "sums D"))
+
 
 class DeviceLaunch:
     """A problem on a GPU: kernel, call record, buffers of host operands, and workspace."""
@@ -162,9 +165,18 @@ class DeviceLaunch:
             operand.unpack(packed[name])
 
     @property
-    def is_call_alone(self) -> bool:
-        """Whether the call is all of it: no memory of its own, and no other library's stream to be ordered against."""
-        return not (self._buffers or self._joined or self._outgrown)
+    def own_memory(self) -> tuple[DeviceBuffer, ...] | None:
+        """Memory that launches need beside their operands, where the call and that are all of it.
+
+        None of one with copies of host memory, or with a stream of another library to be ordered against.
+        """
+        if self._joined or self._outgrown or not self._buffers.keys() <= _OF_LAUNCHES:
+            return None
+        return tuple(self._buffers.values())
+
+    def hand_over(self) -> None:
+        """Leave the buffers to whoever has them: they are given back there."""
+        self._buffers = {}
 
     @property
     def writes_to_host(self) -> bool:

@@ -165,7 +165,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
             out = self._new(a, form)
         if self._launches.run_waiting((a, b, c, out), stream, epilogue_inputs):
             return out
-        if out is None or kept is None or kept.is_of_graph(stream):
+        if out is None or kept is None or not kept.may_run(stream):
             return self._first(a, b, c, out, stream, epilogue_inputs)
         try:
             kept.exchange(a, b, c, out, epilogue_inputs)

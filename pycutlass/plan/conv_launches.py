@@ -10,7 +10,7 @@ from pycutlass.arguments import Conv2dArguments, ReductionArguments
 from pycutlass.operands.conv_operand import is_ambiguous
 from pycutlass.plan.conv_candidate import GROUPED_PORTS, Conv2dCandidate
 from pycutlass.plan.conv_problem import extents_of
-from pycutlass.plan.launches import PlanLaunch, workspace_of
+from pycutlass.plan.launches import PlanLaunch, Waitable, workspace_of
 from pycutlass.plan.pixels import checked_step, matrix_of_filters, matrix_of_pixels, rank_of
 from pycutlass.tensor import wrap
 
@@ -105,10 +105,18 @@ class Conv2dLaunch(PlanLaunch):
         self._ends.append(ends)
         self._parts.append((partial, ends))
 
-    @property
-    def call(self) -> _core.Call | None:
-        """What launches it, where that is all that does; None also where only Python tells orders of dimensions."""
-        return None if self._is_ambiguous else super().call
+    def waitable(self, tensors: _Tensors) -> Waitable | None:
+        """Return what may wait for tensors like those that it has; None where there is no such thing.
+
+        There is none where only Python tells orders of dimensions, or takes the channels of groups apart.
+        """
+        found = None if self._is_ambiguous or self._groups > 1 else super().waitable(tensors)
+        if found is not None and len(found.steps) > 1:
+            call, _ = found.steps[-1]
+            for name, tensor in zip("CD", tensors[2:], strict=True):  # which it knows as matrices
+                if tensor is not None:
+                    call.remember(name, tensor, name)
+        return found
 
     def exchange(self, a: Any, b: Any, c: Any, out: Any, ports: Mapping[str, Any]) -> None:
         """Take other tensors of the same shapes, types and layouts, or raise and change nothing that is launched."""
@@ -122,7 +130,7 @@ class Conv2dLaunch(PlanLaunch):
                 arguments.update(A=a, B=b, C=c, D=out, **further)
                 continue
             arguments.update(A=a, B=b)
-            ends.update(source=self._as_matrix("c", c), destination=self._as_matrix("out", out), **further)
+            ends.update(C=self._as_matrix("c", c), D=self._as_matrix("out", out), **further)
 
     def _of_group(self, tensors: _Tensors, group: int) -> _Tensors:
         """Return the channels of one group; of a launch for all groups, the tensors as they are."""

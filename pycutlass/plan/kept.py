@@ -26,8 +26,8 @@ class KeptLaunches:
     """The launches that a plan has made, until something is measured: another kernel may be chosen then.
 
     A launch of torch's tensors waits without them for the next tensors that look the same, whichever thread has those.
-    What has memory of its own, as copies of host memory, or is not read by C++, is kept with its tensors, for each
-    thread.
+    So does one with memory of its own, such as partial sums, while that is not much. What has copies of host memory, or
+    is not read by C++, is kept with its tensors, for each thread.
 
     Parameters
     ----------
@@ -94,10 +94,13 @@ class KeptLaunches:
         if key is not None:
             with self._lock:
                 _put(self._results, key, form, _MOST_RESULTS)
-        if launch.call is not None:  # another one is made quickly, where it cannot wait
-            if stream is not None:
-                return
-            if self.waiting.keep(launch.call, (*tensors, *map(ports.get, self._ports)), chosen_in, make_result):
+        if stream is not None and launch.memory == ():  # another one is made quickly
+            return
+        waitable = launch.waitable(tensors) if stream is None else None
+        if waitable is not None:
+            beside = map(ports.get, self._ports)
+            if self.waiting.keep(waitable, (*tensors, *beside), chosen_in, make_result):
+                launch.hand_over()
                 return
         if chosen_in != generation.number:
             return

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from pycutlass import _core
 from pycutlass.allocators import allocating_with
@@ -15,10 +16,14 @@ from pycutlass.epilogue import EpilogueScalars
 from pycutlass.imported import is_of
 from pycutlass.integers import shape_of
 from pycutlass.launch import DeviceLaunch
+from pycutlass.memory import DeviceBuffer
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
 
-__all__ = ["Launch", "PlanLaunch", "scalars_of", "workspace_of"]
+__all__ = ["Launch", "PlanLaunch", "Waitable", "scalars_of", "workspace_of"]
+
+#: Operands of a launch that a kernel takes, as bits: all, or those of split-K's kernel and of its reduction.
+_ALL, _FACTORS = (1 << 32) - 1, 0b0011
 
 
 def scalars_of(candidate: Any, scalars: Mapping[str, Any]) -> EpilogueScalars:
@@ -26,6 +31,11 @@ def scalars_of(candidate: Any, scalars: Mapping[str, Any]) -> EpilogueScalars:
     last = candidate.operation if candidate.reduction is None else candidate.reduction
     found: EpilogueScalars = last.epilogue_type(**scalars)
     return found
+
+
+def _is_of_torch(tensor: Any) -> bool:
+    """Whether a tensor is torch's, on a GPU: launches with it take their memory from torch as well."""
+    return is_of(tensor, "torch", "Tensor") and bool(tensor.is_cuda)
 
 
 def workspace_of(takes_torch_memory: bool) -> AbstractContextManager[None]:
@@ -36,20 +46,63 @@ def workspace_of(takes_torch_memory: bool) -> AbstractContextManager[None]:
     return allocating_with("torch") if takes_torch_memory else nullcontext()
 
 
+class _Memory:
+    """Device memory of a launch that waits for tensors; it goes back behind the last launch.
+
+    Parameters
+    ----------
+    call : Call
+        The last of the launch, which all memory is used before.
+    buffers : tuple of DeviceBuffer
+        The memory.
+    """
+
+    __slots__ = ("_buffers", "_call")
+
+    def __init__(self, call: _core.Call, buffers: tuple[DeviceBuffer, ...]) -> None:
+        self._call, self._buffers = call, buffers
+
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _is_finalizing():
+            for each in self._buffers:
+                each.stream = self._call.last_stream
+
+
+class Waitable(NamedTuple):
+    """A launch as it may wait for other tensors: what `LaunchPool` keeps.
+
+    Parameters
+    ----------
+    steps : list
+        Calls in the order in which they are launched, each with which operands of the launch it takes, as bits.
+    memory : _Memory or None
+        What the launch has beside its operands.
+    size : int
+        Bytes of that.
+    """
+
+    steps: list[tuple[_core.Call, int]]
+    memory: _Memory | None
+    size: int
+
+
 class PlanLaunch(ABC):
     """A candidate with tensors.
 
     It belongs to one thread: arguments have one set of operands at a time.
     """
 
-    __slots__ = ("_ends", "_steps", "_takes_torch_memory")
+    __slots__ = ("_ends", "_orders", "_steps", "_takes_torch_memory")
 
     #: Kernels with their arguments, in the order in which they are launched, and the arguments that write D.
     _steps: list[tuple[Any, Any]]
     _ends: list[Any]
+    #: The stream that was current at the last run, where a kernel leaves partial sums for another.
+    _orders: _core.Stream | None
 
     def __init__(self, candidate: Any, out: Any) -> None:
-        self._takes_torch_memory = candidate.has_workspace and is_of(out, "torch", "Tensor") and out.is_cuda
+        self._takes_torch_memory = candidate.has_workspace and _is_of_torch(out)
+        self._orders = None
 
     @abstractmethod
     def exchange(self, a: Any, b: Any, c: Any, out: Any, ports: Mapping[str, Any]) -> None:
@@ -57,23 +110,57 @@ class PlanLaunch(ABC):
 
     def run(self, stream: Any) -> None:
         """Launch the kernels on `stream`, or on the current stream of the tensors' library."""
+        first = self._steps[0][1]
+        if first._partials is not None and isinstance(first._execution, DeviceLaunch):
+            self._orders = first._execution.call.current_stream
         for operation, arguments in self._steps:
             operation.run(arguments, stream)
 
     @property
-    def call(self) -> _core.Call | None:
-        """What launches it, where that is all that does: else None, as where there are copies of host memory."""
-        execution = self._steps[0][1]._execution
-        if len(self._steps) > 1 or not isinstance(execution, DeviceLaunch) or not execution.is_call_alone:
+    def memory(self) -> tuple[DeviceBuffer, ...] | None:
+        """What it has beside its operands; None where other tensors need more than C++ does for them.
+
+        That is so of copies of host memory.
+        """
+        found: dict[int, DeviceBuffer] = {}
+        for _, arguments in self._steps:
+            execution = arguments._execution
+            own = execution.own_memory if isinstance(execution, DeviceLaunch) else None
+            if own is None:
+                return None
+            found |= {each.pointer: each for each in own}  # sums are of two kernels
+        return tuple(found.values())
+
+    def waitable(self, tensors: tuple[Any, Any, Any, Any]) -> Waitable | None:
+        """Return what may wait for tensors like those that it has; None where there is no such thing."""
+        memory = self.memory
+        if memory is None or len(self._steps) > 2:
             return None
-        return execution.call
+        if memory and (not self._takes_torch_memory or self.is_of_graph(None)):
+            return None
+        calls = [arguments._execution.call for _, arguments in self._steps]
+        taken = (_ALL,) if len(calls) == 1 else (_FACTORS, _ALL - _FACTORS)
+        kept = _Memory(calls[-1], memory) if memory else None
+        return Waitable(list(zip(calls, taken, strict=True)), kept, sum(each.size for each in memory))
+
+    def hand_over(self) -> None:
+        """Leave its memory to what waits now, which the launch does not come back from."""
+        for _, arguments in self._steps:
+            arguments._execution.hand_over()
+
+    def may_run(self, stream: Any) -> bool:
+        """Whether it may be launched on `stream` now with the memory that it has.
+
+        Memory from before a capture could be given back while the graph is replayed, or used beside it; what belongs
+        to a graph, likewise, is for no launch outside of it. And sums of an earlier run may still be read on another
+        stream.
+        """
+        if self.is_of_graph(stream):
+            return False
+        return self._orders is None or self._orders == self._steps[0][1]._execution.call.current_stream
 
     def is_of_graph(self, stream: Any) -> bool:
-        """Whether a launch on `stream` would be captured, and needs memory that belongs to the graph.
-
-        Memory from before the capture could be given back while the graph is replayed, or used beside it; what belongs
-        to the graph, likewise, is for no launch outside of it.
-        """
+        """Whether a launch on `stream` would be captured, and needs memory that belongs to the graph."""
         execution = self._steps[0][1]._execution
         if not self._takes_torch_memory or not isinstance(execution, DeviceLaunch):
             return False
@@ -163,4 +250,4 @@ class Launch(PlanLaunch):
             return
         self._arguments.update(A=a, B=b)
         further: dict[str, Any] = {"epilogue": ports} if ports else {}
-        self._reduction.update(source=c, destination=out, **further)
+        self._reduction.update(C=c, D=out, **further)

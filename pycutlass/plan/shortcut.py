@@ -211,7 +211,9 @@ class Shortcut:
         launch.finish()
         last, self._last = self._last, tensors
         is_repeated = all(last.get(name) is tensor for name, tensor in tensors.items())
-        if stream is None and launch.call is not None and is_repeated:  # launches wait for the very scalars
+        waitable = launch.waitable((a, b, c, out)) if stream is None and is_repeated else None
+        if waitable is not None:  # launches wait for the very scalars
             how = (options, key.is_bias, key.precision, make, self.generation)
-            products.keep(launch.call, (a, b, c, out), *how)
+            if products.keep(waitable, (a, b, c, out), *how):
+                launch.hand_over()
         return out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -220,8 +219,6 @@ def test_a_scalar_that_has_other_memory_is_read_there(monkeypatch: pytest.Monkey
     read: list[Any] = []
 
     class Noted:
-        call = object()  # of a launch on a GPU
-
         def __init__(self, _candidate: Any, _size: Any, _tensors: Any, scalars: Any, _ports: Any) -> None:
             read.append(scalars.pointers[0])
 
@@ -231,8 +228,10 @@ def test_a_scalar_that_has_other_memory_is_read_there(monkeypatch: pytest.Monkey
         def finish(self) -> None:
             """Wait for nothing."""
 
+        def waitable(self, _tensors: Any) -> None:
+            """Have nothing wait."""
+
     monkeypatch.setattr(shortcut, "Launch", Noted)
-    monkeypatch.setattr(shortcut, "products", SimpleNamespace(keep=lambda *_launch: None))  # of launches on a GPU alone
     monkeypatch.setattr(Gemm, "run_once", lambda *_tensors, **_options: None)
     a, b, alpha = torch.ones(4, 8), torch.ones(8, 12), Moving()
     for address in (0x1000, 0x1000, 0x2000, 0x3000):

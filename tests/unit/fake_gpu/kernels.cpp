@@ -293,12 +293,15 @@ void run(void const* params) {
   float const* sums = touched(record.common.operands[PYCUTLASS_A].data, plane * record.partitions);
   float* d = touched(target.data, (record.rows - 1) * target.stride[0] + record.columns);
   Epilogue const& epilogue = static_cast<Params const*>(params)->epilogue;
-  float const alpha = scalar(epilogue.alpha, epilogue.alpha_ptr);
+  float const alpha = scalar(epilogue.alpha, epilogue.alpha_ptr), beta = scalar(epilogue.beta, epilogue.beta_ptr);
+  pycutlass_operand const& source = record.common.operands[PYCUTLASS_C];
+  int64_t const ldc = source.stride[0];
+  float const* c = beta != 0 ? touched(source.data, (record.rows - 1) * ldc + record.columns) : nullptr;
   for (int row = 0; row < record.rows; ++row) {
     for (int column = 0; column < record.columns; ++column) {
       float sum = 0;
       for (int i = 0; i < record.partitions; ++i) sum += sums[i * plane + row * record.columns + column];
-      d[row * target.stride[0] + column] = alpha * sum;
+      d[row * target.stride[0] + column] = alpha * sum + (c ? beta * c[row * ldc + column] : 0);
     }
   }
 }

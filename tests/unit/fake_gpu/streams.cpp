@@ -230,6 +230,20 @@ void fake_run() {
   run_all();
 }
 
+/// Runs all work, of each stream a piece at a time: what has to be behind the work of another stream must wait for it.
+void fake_run_in_turns() {
+  Guard guard(state().lock);
+  for (bool any = true; any;) {
+    any = false;
+    for (CUstream_st* stream : state().streams) {
+      if (stream->work.empty()) continue;
+      step(stream);
+      any = true;
+    }
+  }
+  run_all();
+}
+
 int fake_events() { return state().events; }
 
 }  // extern "C"
