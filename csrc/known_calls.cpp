@@ -1,5 +1,7 @@
 #include "known_calls.h"
 
+#include <pybind11/stl.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -56,7 +58,7 @@ class BelowAutograd {
 class KnownCalls::Remade {
  public:
   Remade(KnownCalls const& calls, Known const& known, Given const& given)
-      : given_(given), plain_type_(calls.tensor_type_), below_(calls.below_autograd_) {
+      : given_(given), written_(known.written), plain_type_(calls.tensor_type_), below_(calls.below_autograd_) {
     for (py::object const& make : known.makers) made_.push_back(make());
   }
 
@@ -82,8 +84,7 @@ class KnownCalls::Remade {
   /// Tells autograd of what was written into given tensors: launches tell it of the views alone.
   void count_writes() const {
     for (int64_t number : viewed_) {
-      if (static_cast<size_t>(number) < given_.first_written || static_cast<size_t>(number) >= given_.tensor_count)
-        continue;
+      if (std::find(written_.begin(), written_.end(), static_cast<size_t>(number)) == written_.end()) continue;
       PyObject* const written = at(number);
       if (TorchReader::known().is_inference(written) || TorchReader::known().increment_version(written)) continue;
       py::module_::import("torch._C").attr("_increment_version")(py::make_tuple(py::handle(written)));
@@ -105,16 +106,18 @@ class KnownCalls::Remade {
   }
 
   Given const& given_;
+  std::vector<size_t> const& written_;
   py::handle plain_type_;
   std::vector<py::object> made_, views_;
   std::vector<int64_t> viewed_;
   BelowAutograd below_;
 };
 
-KnownCalls::KnownCalls(py::tuple const& names, size_t positional, size_t written, py::tuple defaults, py::dict settings)
-    : positional_(positional), written_(written), settings_(std::move(settings)) {
-  if (names.size() != defaults.size() || names.size() > kMostParameters || positional + written > names.size()) {
-    throw py::value_error("an operator has 12 parameters at most, each with a default or None");
+KnownCalls::KnownCalls(py::tuple const& names, size_t positional, py::tuple defaults, py::dict settings,
+                       py::tuple constants)
+    : positional_(positional), settings_(std::move(settings)), constants_(std::move(constants)) {
+  if (names.size() != defaults.size() || names.size() > kMostParameters || positional > names.size()) {
+    throw py::value_error("a function has 24 parameters at most, each with a default or None");
   }
   for (py::handle each : names) {
     PyObject* name = each.inc_ref().ptr();
@@ -122,17 +125,29 @@ KnownCalls::KnownCalls(py::tuple const& names, size_t positional, size_t written
     names_.push_back(py::reinterpret_steal<py::object>(name));
   }
   for (py::handle each : defaults) defaults_.push_back(py::reinterpret_borrow<py::object>(each));
+}
+
+void KnownCalls::find_torch() {
+  if (tensor_type_) return;
   py::module_ const torch = py::module_::import("torch");
-  tensor_type_ = torch.attr("Tensor");
   parameter_type_ = torch.attr("nn").attr("Parameter");
   dtype_type_ = torch.attr("dtype");
   size_type_ = torch.attr("Size");
   below_autograd_ = torch.attr("_C").attr("_AutoDispatchBelowADInplaceOrView");
+  tensor_type_ = torch.attr("Tensor");
 }
 
 bool KnownCalls::is_tensor(PyObject* value) const {
   auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(value));
   return type == tensor_type_.ptr() || type == parameter_type_.ptr();
+}
+
+/// Classes are constants as well, and so are values of the classes that the function has.
+bool KnownCalls::is_constant(PyObject* value) const {
+  if (!constants_.empty() && PyType_Check(value)) return true;
+  return std::any_of(constants_.begin(), constants_.end(), [value](py::handle each) {
+    return PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(each.ptr()));
+  });
 }
 
 /// Takes a value that is no list. False for what may be equal to another and not the same, such as an array.
@@ -150,7 +165,7 @@ bool KnownCalls::take_part(PyObject* value, Given& given) const {
   }
   bool const is_known = value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) ||
                         PyFloat_CheckExact(value) || PyUnicode_CheckExact(value) ||
-                        reinterpret_cast<PyObject*>(Py_TYPE(value)) == dtype_type_.ptr();
+                        reinterpret_cast<PyObject*>(Py_TYPE(value)) == dtype_type_.ptr() || is_constant(value);
   part = {value, 0};
   given.key = mixed(given.key, is_known ? hash_of(value) : 0);
   return is_known;
@@ -159,8 +174,18 @@ bool KnownCalls::take_part(PyObject* value, Given& given) const {
 bool KnownCalls::take(PyObject* value, Given& given) const {
   bool const is_list = PyList_CheckExact(value) || PyTuple_CheckExact(value) ||
                        reinterpret_cast<PyObject*>(Py_TYPE(value)) == size_type_.ptr();
-  if (!is_list) return take_part(value, given);
+  if (!is_list && !PyDict_CheckExact(value)) return take_part(value, given);
   if (given.part_count == kMostParts) return false;
+  if (!is_list) {
+    auto const pairs = static_cast<int64_t>(PyDict_GET_SIZE(value));
+    given.parts[given.part_count++] = {nullptr, -2 - pairs};
+    given.key = mixed(given.key, static_cast<uint64_t>(-2 - pairs));
+    PyObject *name = nullptr, *each = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(value, &at, &name, &each);) {
+      if (!PyUnicode_CheckExact(name) || !take_part(name, given) || !take_part(each, given)) return false;
+    }
+    return true;
+  }
   auto const length = PySequence_Fast_GET_SIZE(value);
   given.parts[given.part_count++] = {nullptr, length};
   given.key = mixed(given.key, static_cast<uint64_t>(length) + 3);
@@ -173,10 +198,8 @@ bool KnownCalls::take(PyObject* value, Given& given) const {
 bool KnownCalls::take(PyObject* const* values, Given& given) const {
   if (!TorchImpl::found()) return false;
   for (size_t i = 0; i < names_.size(); ++i) {
-    if (i == names_.size() - written_) given.first_written = given.tensor_count;
     if (!take(values[i], given)) return false;
   }
-  if (!written_) given.first_written = given.tensor_count;
   return true;
 }
 
@@ -197,10 +220,11 @@ bool KnownCalls::matches(Known const& known, Given const& given) {
 }
 
 /// Whether what is written is in memory that nothing else of the call is in: of all else the operator decides.
-bool KnownCalls::writes_apart(Given const& given) {
-  for (size_t i = given.first_written; i < given.tensor_count; ++i) {
+bool KnownCalls::writes_apart(Known const& known, Given const& given) {
+  for (size_t i : known.written) {
     TorchImpl const written(given.tensors[i]);
-    for (size_t j = 0; j < i; ++j) {
+    for (size_t j = 0; j < given.tensor_count; ++j) {
+      if (j == i) continue;
       TorchImpl const other(given.tensors[j]);
       if (!written.storage() || !other.storage()) return false;
       // Two storages may be of one memory, as what came by DLPack.
@@ -260,7 +284,7 @@ PyObject* KnownCalls::serve(PyObject* const* arguments, Py_ssize_t count, PyObje
   if (found == known_.end()) return nullptr;
   auto const matching =
       std::find_if(found->second.begin(), found->second.end(), [&](auto const& each) { return matches(*each, given); });
-  if (matching == found->second.end() || !writes_apart(given)) return nullptr;
+  if (matching == found->second.end() || !writes_apart(**matching, given)) return nullptr;
   std::shared_ptr<Known const> const known = *matching;  // it may go while anything of the below calls Python
   for (size_t i = 0; i < given.tensor_count; ++i) {
     if (is_followed_now(given.tensors[i])) return nullptr;
@@ -269,8 +293,9 @@ PyObject* KnownCalls::serve(PyObject* const* arguments, Py_ssize_t count, PyObje
   return launch(*known, given).release().ptr();
 }
 
-void KnownCalls::keep(py::tuple const& values, py::tuple const& makers, py::list const& launches, py::object returned,
-                      py::object settings) {
+void KnownCalls::keep(py::tuple const& values, std::vector<size_t> written, py::tuple const& makers,
+                      py::list const& launches, py::object returned, py::object settings) {
+  find_torch();
   Given given;
   if (values.size() != names_.size()) throw py::value_error("a call has a value for each parameter");
   if (!take(PySequence_Fast_ITEMS(values.ptr()), given)) return;
@@ -280,6 +305,10 @@ void KnownCalls::keep(py::tuple const& values, py::tuple const& makers, py::list
     known->parts.emplace_back(py::reinterpret_borrow<py::object>(given.parts[i].value), given.parts[i].length);
   }
   for (size_t i = 0; i < given.tensor_count; ++i) known->forms.push_back(TorchForm::of(TorchImpl(given.tensors[i])));
+  for (size_t each : written) {
+    if (each >= given.tensor_count) throw py::value_error("what is written is a tensor of the call");
+  }
+  known->written = std::move(written);
   for (py::handle each : makers) known->makers.push_back(py::reinterpret_borrow<py::object>(each));
   auto const most = static_cast<int64_t>(given.tensor_count + makers.size());
   auto const number_of = [most](py::handle each) {
@@ -341,12 +370,11 @@ void KnownCalls::clear() {
 }
 
 void bind_known_calls(py::module_& m) {
-  py::class_<KnownCalls>(m, "KnownCalls",
-                         "Calls of an operator of torch whose arguments are like those of earlier ones.")
-      .def(py::init<py::tuple const&, size_t, size_t, py::tuple, py::dict>(), py::arg("names"), py::arg("positional"),
-           py::arg("written"), py::arg("defaults"), py::arg("settings"))
-      .def("keep", &KnownCalls::keep, py::arg("values"), py::arg("makers"), py::arg("launches"), py::arg("returned"),
-           py::arg("settings"), "Keep what a call has launched.")
+  py::class_<KnownCalls>(m, "KnownCalls", "Calls of a function whose arguments are like those of earlier ones.")
+      .def(py::init<py::tuple const&, size_t, py::tuple, py::dict, py::tuple>(), py::arg("names"),
+           py::arg("positional"), py::arg("defaults"), py::arg("settings"), py::arg("constants") = py::tuple())
+      .def("keep", &KnownCalls::keep, py::arg("values"), py::arg("written"), py::arg("makers"), py::arg("launches"),
+           py::arg("returned"), py::arg("settings"), "Keep what a call has launched.")
       .def("clear", &KnownCalls::clear)
       .def("__len__", &KnownCalls::size);
 }

@@ -37,6 +37,37 @@ uint64_t mixed(uint64_t hash, TorchImpl tensor) {
   return hash;
 }
 
+LaunchPool::LaunchPool(py::tuple const& names, int bias) : bias_(bias) {
+  auto const count = static_cast<int>(names.size()) + 4;
+  if (bias >= count || bias < -1) throw py::value_error("a bias is one of the tensors");
+  for (py::handle each : names) names_.push_back(py::str(each));
+}
+
+std::optional<LaunchTensors> LaunchPool::placed(std::array<PyObject*, 4> const& matrices, PyObject* by_name,
+                                                PyObject* bias,
+                                                std::array<PyObject*, LaunchTensors::kMost>& room) const {
+  size_t const count = matrices.size() + names_.size();
+  if (count > room.size()) return std::nullopt;
+  std::fill_n(room.begin(), count, Py_None);
+  std::copy(matrices.begin(), matrices.end(), room.begin());
+  bool const has_bias = bias != Py_None;
+  if (has_bias ? bias_ < 0 : bias_ > PYCUTLASS_D) return std::nullopt;
+  size_t const place = has_bias ? static_cast<size_t>(bias_) : count;
+  if (has_bias && std::exchange(room[place], bias) != Py_None) return std::nullopt;
+  size_t missing = by_name == Py_None ? 0 : static_cast<size_t>(PyDict_GET_SIZE(by_name));
+  for (size_t i = 0; i < names_.size(); ++i) {
+    if (matrices.size() + i == place) continue;
+    PyObject* const found = by_name == Py_None ? nullptr : PyDict_GetItemWithError(by_name, names_[i].ptr());
+    if (!found || found == Py_None) {
+      PyErr_Clear();
+      return std::nullopt;
+    }
+    room[matrices.size() + i] = found;
+    --missing;
+  }
+  return missing ? std::nullopt : std::optional<LaunchTensors>({room.data(), count});
+}
+
 uint32_t LaunchTensors::given() const {
   uint32_t given = 0;
   for (size_t i = 0; i < count; ++i) given |= uint32_t{has(i)} << i;
@@ -133,7 +164,7 @@ bool LaunchPool::keep(py::tuple const& launch, LaunchTensors const& tensors, uns
   }
   if (chosen_in_ != generation_) clear();
   chosen_in_ = generation_;
-  Recording::note(shared_from_this(), tensors, kept.written());
+  Recording::note(shared_from_this(), tensors, kept.written(), kept.steps.size());
   kept.forget_tensors();
   put(*key, std::move(kept));
   if (!make_result.is_none()) {
@@ -183,7 +214,7 @@ bool LaunchPool::run(uint64_t key, LaunchTensors const& tensors) {
   }
   taken.run(stream);  // a launch that fails does not come back
   if (!taken.can_wait(tensors)) return true;
-  Recording::note(shared_from_this(), tensors, taken.written());
+  Recording::note(shared_from_this(), tensors, taken.written(), taken.steps.size());
   put_back();
   return true;
 }
@@ -205,26 +236,31 @@ void LaunchPool::clear() {
 }
 
 PyObject* serve_plan(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
-  static std::array<PyObject*, 5> const names = interned("a", "b", "c", "out", "stream");
+  static auto const names = interned("a", "b", "c", "out", "stream", "epilogue_inputs", "bias");
   static PyObject* const waiting = PyUnicode_InternFromString("_waiting");
-  std::array<PyObject*, 5> values = {Py_None, Py_None, Py_None, Py_None, Py_None};
+  std::array<PyObject*, 7> values;
+  values.fill(Py_None);
   if (!count || !arrange(names, given + 1, count - 1, names.size(), keywords, values)) return nullptr;
-  auto const& [a, b, c, out, stream] = values;
+  auto const& [a, b, c, out, stream, by_name, bias] = values;
   if (stream != Py_None || a == Py_None || b == Py_None) return nullptr;
+  if (by_name != Py_None && !PyDict_CheckExact(by_name)) return nullptr;
   auto const pool = py::reinterpret_steal<py::object>(PyObject_GenericGetAttr(given[0], waiting));
   if (!pool) PyErr_Clear();  // a plan that was never made: the function says so
   if (!pool || !py::isinstance<LaunchPool>(pool)) return nullptr;
   auto& launches = pool.cast<LaunchPool&>();
+  std::array<PyObject*, LaunchTensors::kMost> room;
+  std::optional<LaunchTensors> const tensors = launches.placed({a, b, c, out}, by_name, bias, room);
+  if (!tensors) return nullptr;
   auto result = py::reinterpret_borrow<py::object>(out);
-  if (out == Py_None && !(result = launches.new_result({values.data(), 4}))) return nullptr;
-  values[PYCUTLASS_D] = result.ptr();
-  return launches.run({values.data(), 4}) ? result.release().ptr() : nullptr;
+  if (out == Py_None && !(result = launches.new_result(*tensors))) return nullptr;
+  room[PYCUTLASS_D] = result.ptr();
+  return launches.run(*tensors) ? result.release().ptr() : nullptr;
 }
 
 void bind_launch_pool(py::module_& m) {
   py::class_<LaunchPool, std::shared_ptr<LaunchPool>>(m, "LaunchPool",
                                                       "Launches that wait for tensors, and keep none alive meanwhile.")
-      .def(py::init<>())
+      .def(py::init<py::tuple const&, int>(), py::arg("names") = py::tuple(), py::arg("bias") = -1)
       .def(
           "keep",
           [](LaunchPool& self, py::tuple const& launch, py::tuple const& tensors, unsigned long chosen_in,

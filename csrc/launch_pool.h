@@ -47,6 +47,11 @@ struct LaunchStep {
 
 class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
  public:
+  /// Of a plan whose epilogue has tensors of these names beside C and D. `bias` is which tensor of a launch a bias is;
+  /// -1 for plans without.
+  LaunchPool(pybind11::tuple const& names, int bias);
+  LaunchPool() = default;
+
   /// How often this process has measured: launches that were chosen before that wait no longer. The interpreter's lock
   /// guards it. One for the process, since a tuner changes what all plans would choose.
   static unsigned long generation() { return generation_; }
@@ -72,6 +77,10 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
     std::optional<uint64_t> const key = key_of(tensors);
     return key && run(*key, tensors);
   }
+  /// Puts A, B, C and D, tensors by name and a bias in the places that they have in a launch. Nothing where a name is
+  /// missing, or something is given that launches have no place for.
+  std::optional<LaunchTensors> placed(std::array<PyObject*, 4> const& matrices, PyObject* by_name, PyObject* bias,
+                                      std::array<PyObject*, LaunchTensors::kMost>& room) const;
   void clear();
   size_t size() const { return size_; }
   /// Programs may go through ever other shapes: when there are so many, or so much memory is kept, all go.
@@ -103,6 +112,8 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
   }
   void put(uint64_t key, Waiting waiting);
 
+  std::vector<pybind11::object> names_;
+  int bias_ = -1;
   std::unordered_map<uint64_t, std::vector<Waiting>> waiting_;
   std::unordered_map<uint64_t, pybind11::object> results_;  // what makes a new D, by the key of the other tensors
   size_t size_ = 0;
@@ -113,7 +124,7 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
 
 void bind_launch_pool(pybind11::module_& m);
 
-/// plan.run(a, b, c, out=...), or without `out`, of a plan that has launches waiting.
+/// plan.run(a, b, ...) on the current stream, of a plan that has launches waiting.
 PyObject* serve_plan(PyObject* const* given, Py_ssize_t count, PyObject* keywords);
 
 }  // namespace pycutlass

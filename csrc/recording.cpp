@@ -27,20 +27,21 @@ void Recording::end() {
 }
 
 void Recording::count_launch() {
-  for (Recording* each = innermost(); each; each = each->outer_) ++each->count_;
+  for (Recording* each = innermost(); each; each = each->outer_) ++each->launched_;
 }
 
 void Recording::note_answer(py::object const& who, py::object const& answer) {
   for (Recording* each = innermost(); each; each = each->outer_) each->answers_.append(py::make_tuple(who, answer));
 }
 
-void Recording::note(std::shared_ptr<LaunchPool> pool, LaunchTensors const& tensors, uint32_t written) {
+void Recording::note(std::shared_ptr<LaunchPool> pool, LaunchTensors const& tensors, uint32_t written, size_t kernels) {
   for (Recording* each = innermost(); each; each = each->outer_) {
     Launch launch{pool, {}, written};
     for (size_t i = 0; i < tensors.count; ++i) {
       launch.tensors.push_back(py::reinterpret_borrow<py::object>(tensors.items[i]));
     }
     each->launches_.push_back(std::move(launch));
+    each->waiting_ += kernels;
   }
 }
 

@@ -25,14 +25,15 @@ class Recording {
   /// `self` is its object in Python, which lives until it is closed.
   void begin(pybind11::object self);
   void end();
-  /// Of every launch, and of those that wait afterwards.
+  /// Of every kernel.
   static void count_launch();
   /// Of how float32 is computed, which was asked for by `who` and may be another in the next moment.
   static void note_answer(pybind11::object const& who, pybind11::object const& answer);
-  static void note(std::shared_ptr<LaunchPool> pool, LaunchTensors const& tensors, uint32_t written);
+  /// Of a launch of so many kernels that waits.
+  static void note(std::shared_ptr<LaunchPool> pool, LaunchTensors const& tensors, uint32_t written, size_t kernels);
 
   /// Whether what was launched waits, all of it.
-  bool is_complete() const { return count_ == launches_.size(); }
+  bool is_complete() const { return launched_ == waiting_; }
   std::vector<Launch> const& launches() const { return launches_; }
   /// Pairs of who asked and what was answered.
   pybind11::list const& answers() const { return answers_; }
@@ -41,8 +42,8 @@ class Recording {
   static Recording*& innermost();
 
   Recording* outer_ = nullptr;
-  pybind11::object self_;  // while it is open
-  size_t count_ = 0;
+  pybind11::object self_;              // while it is open
+  size_t launched_ = 0, waiting_ = 0;  // kernels
   std::vector<Launch> launches_;
   pybind11::list answers_;
 };

@@ -795,7 +795,7 @@ class Call:
 
 @final
 class LaunchPool:
-    def __init__(self) -> None: ...
+    def __init__(self, names: tuple[Any, ...] = ..., bias: SupportsIndex = ...) -> None: ...
     def keep(
         self, launch: tuple[Any, ...], tensors: tuple[Any, ...], chosen_in: SupportsIndex, make_result: Any
     ) -> bool: ...
@@ -828,12 +828,18 @@ class KnownCalls:
         self,
         names: tuple[Any, ...],
         positional: SupportsIndex,
-        written: SupportsIndex,
         defaults: tuple[Any, ...],
         settings: dict[Any, Any],
+        constants: tuple[Any, ...] = ...,
     ) -> None: ...
     def keep(
-        self, values: tuple[Any, ...], makers: tuple[Any, ...], launches: list[Any], returned: Any, settings: Any
+        self,
+        values: tuple[Any, ...],
+        written: Sequence[SupportsIndex],
+        makers: tuple[Any, ...],
+        launches: list[Any],
+        returned: Any,
+        settings: Any,
     ) -> None: ...
     def clear(self) -> None: ...
     def __len__(self) -> int: ...

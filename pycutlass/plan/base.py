@@ -51,7 +51,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
         """Make what a plan has for itself: it is neither pickled nor copied."""
         self._held: tuple[Any, Any, Any, Any] = (None, None, None, None)
         self._port_names = tuple(port.name for port in self.kind.epilogue.ports)
-        self._launches = KeptLaunches(self._port_names)
+        self._launches = KeptLaunches(self._port_names, self._added.bias)
         self._waiting = self._launches.waiting  # where C++ finds it
         self._device_scalars = tensors_among(self._scalars)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pycutlass.calls import public
-from pycutlass.plan.conv_call import Call
+from pycutlass.plan.conv_call import Call, precision_of_float32
 from pycutlass.plan.conv_options import CallOptions, completed, takes
+from pycutlass.plan.known_calls import repeated
 
 __all__ = ["conv2d", "conv2d_input", "conv2d_weight"]
 
@@ -188,3 +189,8 @@ def conv2d_weight(
     """
     given = completed("conv2d_weight", options, CallOptions, "grad", "x", "weight_size", "c")
     return Call("wgrad", {"grad": grad, "x": x}, weight_size, c, None, given, options).run()
+
+
+if not TYPE_CHECKING:  # to type checkers they are the functions
+    _settings = {"convolutions": precision_of_float32}
+    conv2d, conv2d_input, conv2d_weight = (repeated(each, _settings) for each in (conv2d, conv2d_input, conv2d_weight))

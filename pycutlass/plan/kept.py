@@ -33,6 +33,8 @@ class KeptLaunches:
     ----------
     ports : tuple of str
         Tensors that the epilogue has beside C and D.
+    bias : str
+        Where a bias is, as `Added` says.
 
     Attributes
     ----------
@@ -40,8 +42,9 @@ class KeptLaunches:
         Launches without tensors.
     """
 
-    def __init__(self, ports: tuple[str, ...]) -> None:
-        self.waiting = _core.LaunchPool()
+    def __init__(self, ports: tuple[str, ...], bias: str) -> None:
+        places = {"c": 2, "port": 4 + ports.index("bias") if bias == "port" else -1}
+        self.waiting = _core.LaunchPool(ports, places.get(bias, -1))
         self._ports = ports
         self._lock = threading.Lock()
         self._results: dict[Any, ResultForm] = {}

@@ -16,6 +16,7 @@ from pycutlass.plan.forms import as_strided, packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.gradients import check_gradients, kept_scalars
 from pycutlass.plan.kinds import Wanted, check_columns, check_epilogue, check_types, columns_of, decisive
+from pycutlass.plan.known_calls import repeated
 from pycutlass.plan.options import (
     OF_KERNELS,
     KeptPlans,
@@ -28,7 +29,17 @@ from pycutlass.plan.options import (
 from pycutlass.plan.port_copies import beside_product
 from pycutlass.plan.readings import about_c, element_of, is_usual, named_inputs, needs_source
 from pycutlass.plan.scales import NO_SCALES, Scales
-from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, by_kind, known, precision_of, products, seen
+from pycutlass.plan.shortcut import (
+    Seen,
+    Shortcut,
+    as_matrices,
+    by_kind,
+    known,
+    precision_of,
+    precision_of_float32,
+    products,
+    seen,
+)
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import wrap
 
@@ -206,8 +217,10 @@ def matmul(
     return made.finished()
 
 
+#: What products of float32 depend on beside what they are given.
+_SETTINGS = {"products": precision_of_float32}
 if not TYPE_CHECKING:  # to type checkers it is the function
-    matmul = _core.fast_product(matmul, products)
+    matmul = _core.fast_product(repeated(matmul, _SETTINGS), products)
 
 
 @public
@@ -279,8 +292,12 @@ def _wrong_with_layer(x: Any, w: Any, shape: tuple[int, ...]) -> Exception | Non
     return None
 
 
-#: What `linear` hands to `matmul` beside its own.
-_MORE = tuple(name for name in inspect.signature(matmul).parameters if name not in ("a", "b", "bias"))
+#: What `linear` hands to `matmul` beside its own, with its defaults.
+_MORE = {
+    name: each.default for name, each in inspect.signature(matmul).parameters.items() if name not in ("a", "b", "bias")
+}
+if not TYPE_CHECKING:
+    linear = repeated(linear, _SETTINGS, _MORE)
 
 
 def _source(c: Any, bias: Any, beta: Any, epilogue: Any, is_one_column: bool) -> tuple[Any, Any, Any]:

@@ -9,9 +9,9 @@ import torch
 
 from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError
+from pycutlass.plan.spans import extent_in_memory
 from pycutlass.pytorch.handles import Fused, Read, Written
 from pycutlass.pytorch.shapes import element_of_operand
-from pycutlass.pytorch.spans import extent_in_memory
 from pycutlass.pytorch.targets import Expected
 from pycutlass.tensor import wrap
 

@@ -12,9 +12,9 @@ import torch
 
 from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError
+from pycutlass.plan.spans import axes_of, span_of
 from pycutlass.pytorch.images import new_images
 from pycutlass.pytorch.operators import plain
-from pycutlass.pytorch.spans import axes_of, span_of
 
 __all__ = ["Expected", "check_apart", "check_fits", "copied_to", "targets_of"]
 

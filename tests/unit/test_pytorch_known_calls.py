@@ -111,6 +111,39 @@ compute(*drawn(), known=True)
 """)
 
 
+def test_plans_find_tensors_by_name() -> None:
+    """So they do in C++ from the second run on, where all that the epilogue has are given and nothing else."""
+    fake_gpu.run(f"""{_CALLS}
+from pycutlass.plan.base import Plan
+checked, looked = Plan._checked, []
+Plan._checked = lambda *given: (looked.append(given), checked(*given))[1]
+a, b, c, extra, bias = drawn()
+second = memory((M, N), np.float64)
+function = fused.fused(handle, torch.float32).epilogue({{"c": c, "extra": extra, "bias": bias}})
+plan = pycutlass.Gemm(a, b, c, epilogue=function, epilogue_inputs={{"extra": extra, "bias": bias, "second": second}})
+for turn in range(4):
+    a, b, c, extra, bias = drawn()
+    out, second = memory((M, N)), memory((M, N), np.float64)
+    alive.extend((out, second))
+    inputs = {{"bias": bias, "second": second, "extra": extra}}
+    looked.clear()
+    asked()
+    assert plan.run(a, b, c, out, epilogue_inputs=inputs) is out
+    assert bool(looked) is (turn == 0)
+    assert sum(line.startswith("cuLaunchKernel") for line in asked()) == 1
+    right((out, second), a, b, c, extra, bias)
+    made = plan.run(a, b, c, epilogue_inputs=inputs)
+    right((made, second), a, b, c, extra, bias)
+for wrong in ({{}}, {{**inputs, "more": bias}}, {{"bias": bias, "extra": extra}}, {{**inputs, "extra": None}},
+              {{**inputs, "bias": extra}}, {{**inputs, "second": second[:1]}}, None, [inputs]):
+    try:
+        plan.run(a, b, c, out, epilogue_inputs=wrong)
+    except PyCutlassError:
+        continue
+    raise AssertionError("not refused", wrong)
+""")
+
+
 def test_scalars_tell_calls_apart() -> None:
     fake_gpu.run(f"""{_CALLS}
 for scalars in ([1.0], [1.0, 3.0], [0.0], [-0.0], [1.0, 3.0, 2.0, 0.5, 8.0]):

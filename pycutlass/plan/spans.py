@@ -1,14 +1,13 @@
-"""Where tensors are in memory."""
+"""Where tensors of torch are in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import torch
+from typing import Any
 
 __all__ = ["axes_of", "extent_in_memory", "span_of"]
 
-Tensor = torch.Tensor
+Tensor = Any
 
 
 def axes_of(tensor: Tensor) -> Iterator[tuple[int, int]]:
