@@ -350,6 +350,7 @@ void Call::launch(Stream const& stream, bool named, bool capturing) {
   check_unmoved();
   prepare(stream, capturing);
   if (result_.clear_bytes) {
+    launch_stream_ = stream;  // where memory is used last, whatever comes of the launch
     stream.fill(reinterpret_cast<CUdeviceptr>(record_->workspace) + result_.clear_offset, 0, result_.clear_bytes);
   }
   // The tensors' library does not know of a stream that is named: an event after the launch tells when their memory may

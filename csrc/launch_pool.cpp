@@ -131,19 +131,16 @@ uint32_t LaunchPool::Waiting::written() const {
 
 /// Each call orders its launches by its own workspace alone.
 void LaunchPool::Waiting::run(Stream const& stream) {
-  bool const is_shared = steps.size() > 1 && memory;
-  if (is_shared && last != stream) stream.wait_for(*end);
+  if (is_shared() && this->stream() != stream) stream.wait_for(*end);
   for (LaunchStep const& step : steps) step.call->run(py::none());
-  if (!is_shared) return;
-  stream.record(*end);
-  last = stream;
+  if (is_shared()) stream.record(*end);
 }
 
 bool LaunchPool::keep(py::tuple const& launch, LaunchTensors const& tensors, unsigned long chosen_in,
                       py::object make_result) {
   auto const [steps, memory, bytes] = launch.cast<std::tuple<py::list, py::object, uint64_t>>();
-  if (tensors.count > LaunchTensors::kMost || chosen_in != generation_ || bytes > kMostBytes) return false;
-  Waiting kept{steps, {}, tensors.given(), memory.is_none() ? py::object() : memory, bytes, {}, {}};
+  if (tensors.count > LaunchTensors::kMost || chosen_in != generation_ || bytes > kMostBytes / 4) return false;
+  Waiting kept{steps, {}, tensors.given(), memory.is_none() ? py::object() : memory, bytes, {}};
   for (py::handle each : steps) {
     auto const [call, taken] = each.cast<std::pair<py::object, uint32_t>>();
     kept.steps.push_back({&call.cast<Call&>(), taken});
@@ -157,10 +154,9 @@ bool LaunchPool::keep(py::tuple const& launch, LaunchTensors const& tensors, uns
   }
   std::optional<uint64_t> const key = key_of(tensors);
   if (!key) return false;
-  if (kept.steps.size() > 1 && kept.memory) {
-    kept.last = kept.steps.back().call->last_stream();
-    kept.end = std::make_shared<Event>(kept.last.context());
-    kept.last.record(*kept.end);
+  if (kept.is_shared()) {
+    kept.end = std::make_shared<Event>(kept.stream().context());
+    kept.stream().record(*kept.end);
   }
   if (chosen_in_ != generation_) clear();
   chosen_in_ = generation_;
@@ -196,13 +192,20 @@ bool LaunchPool::run(uint64_t key, LaunchTensors const& tensors) {
   }
   auto const found = waiting_.find(key);  // after all that may call anything
   if (found == waiting_.end()) return false;
-  Stream const stream = found->second.back().steps.front().call->current_stream();
-  if (found->second.back().memory && stream.is_capturing()) return false;  // a graph needs memory of its own
-  Waiting taken = std::move(found->second.back());
-  found->second.pop_back();
-  if (found->second.empty()) waiting_.erase(found);
+  std::vector<Waiting>& alike = found->second;
+  Stream const stream = alike.back().steps.front().call->current_stream();
+  if (alike.back().memory) {
+    if (stream.is_capturing()) return false;  // a graph needs memory of its own
+    auto const there =
+        std::find_if(alike.begin(), alike.end(), [&](auto const& each) { return each.stream() == stream; });
+    if (there == alike.end() && alike.size() < kMostStreams) return false;  // streams are not to wait for each other
+    std::iter_swap(there == alike.end() ? alike.begin() : there, alike.end() - 1);
+  }
+  Waiting taken = std::move(alike.back());
+  alike.pop_back();
+  if (alike.empty()) waiting_.erase(found);
   --size_;
-  bytes_ -= taken.bytes;
+  count_bytes(-static_cast<int64_t>(taken.bytes));
   unsigned long const cleared = cleared_;
   auto const put_back = [&] {
     taken.forget_tensors();
@@ -220,18 +223,40 @@ bool LaunchPool::run(uint64_t key, LaunchTensors const& tensors) {
 }
 
 void LaunchPool::put(uint64_t key, Waiting waiting) {
-  if (size_ >= kMostWaiting || bytes_ + waiting.bytes > kMostBytes) clear();
-  bytes_ += waiting.bytes;
+  if (size_ >= kMostWaiting) clear();
+  if (all_bytes_ + waiting.bytes > kMostBytes) clear_memory();
+  count_bytes(static_cast<int64_t>(waiting.bytes));
   waiting_[key].push_back(std::move(waiting));
   ++size_;
 }
+
+void LaunchPool::count_bytes(int64_t more) {
+  bytes_ += static_cast<uint64_t>(more);
+  all_bytes_ += static_cast<uint64_t>(more);
+  if (bytes_) {
+    with_memory_.insert(this);
+  } else {
+    with_memory_.erase(this);
+  }
+}
+
+/// Lets all pools with memory go of what waits there.
+void LaunchPool::clear_memory() {
+  std::vector<std::shared_ptr<LaunchPool>> pools;  // which may end, and others begin, while memory goes
+  for (LaunchPool* each : with_memory_) {
+    if (auto alive = each->weak_from_this().lock()) pools.push_back(std::move(alive));
+  }
+  for (auto const& each : pools) each->clear();
+}
+
+LaunchPool::~LaunchPool() { count_bytes(-static_cast<int64_t>(bytes_)); }
 
 void LaunchPool::clear() {
   // What goes away goes last: its end may call anything.
   auto const gone = std::exchange(waiting_, {});
   auto const results = std::exchange(results_, {});
   size_ = 0;
-  bytes_ = 0;
+  count_bytes(-static_cast<int64_t>(bytes_));
   ++cleared_;
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "launch.h"
@@ -83,9 +84,17 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
                                       std::array<PyObject*, LaunchTensors::kMost>& room) const;
   void clear();
   size_t size() const { return size_; }
-  /// Programs may go through ever other shapes: when there are so many, or so much memory is kept, all go.
+  /// Programs may go through ever other shapes: when there are so many, all go.
   static constexpr size_t kMostWaiting = 256;
-  static constexpr uint64_t kMostBytes = uint64_t{64} << 20;
+  /// So much device memory is kept for launches that wait, in all pools: when there is more, all of these go. A launch
+  /// with more than a quarter does not wait.
+  static constexpr uint64_t kMostBytes = uint64_t{256} << 20;
+  /// So many launches with memory, for tensors that look the same, have a stream each; further ones wait for others.
+  static constexpr size_t kMostStreams = 4;
+
+  LaunchPool(LaunchPool const&) = delete;
+  LaunchPool& operator=(LaunchPool const&) = delete;
+  ~LaunchPool();
 
  private:
   inline static unsigned long generation_ = 0;
@@ -93,13 +102,13 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
   struct Waiting {
     pybind11::object owner;  // of the calls
     std::vector<LaunchStep> steps;
-    uint32_t given;           // which tensors it has
-    pybind11::object memory;  // of its own; null without
-    uint64_t bytes = 0;       // of that
-    // Where it was used last, if several steps share it: a launch on another stream waits for that.
-    Stream last;
-    std::shared_ptr<Event> end;
+    uint32_t given;              // which tensors it has
+    pybind11::object memory;     // of its own; null without
+    uint64_t bytes = 0;          // of that
+    std::shared_ptr<Event> end;  // of the last launch, if several steps share the memory
 
+    bool is_shared() const { return steps.size() > 1 && memory; }
+    Stream stream() const { return steps.front().call->last_stream(); }
     bool update(LaunchTensors const& tensors);
     bool can_wait(LaunchTensors const& tensors) const;
     void forget_tensors() noexcept;
@@ -111,6 +120,8 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
     return reinterpret_cast<PyObject*>(type) == types_[0].ptr() || reinterpret_cast<PyObject*>(type) == types_[1].ptr();
   }
   void put(uint64_t key, Waiting waiting);
+  void count_bytes(int64_t more);
+  static void clear_memory();
 
   std::vector<pybind11::object> names_;
   int bias_ = -1;
@@ -118,6 +129,9 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
   std::unordered_map<uint64_t, pybind11::object> results_;  // what makes a new D, by the key of the other tensors
   size_t size_ = 0;
   uint64_t bytes_ = 0;  // of what waits
+  // The interpreter's lock guards these: pools that have memory, and how much.
+  inline static std::unordered_set<LaunchPool*> with_memory_;
+  inline static uint64_t all_bytes_ = 0;
   unsigned long chosen_in_ = 0, cleared_ = 0;
   std::array<pybind11::object, 2> types_;  // torch.Tensor and Parameter, once one was seen
 };

@@ -25,9 +25,9 @@ __all__ = [
     "TorchAllocator",
     "allocating_with",
     "chosen",
+    "may_give_back",
     "set_allocator",
     "take",
-    "takes_back_under_capture",
 ]
 
 _LEGACY = (0, 1)  # handles of the legacy default stream
@@ -261,13 +261,17 @@ def take(allocator: Allocator, size: int, stream: _core.Stream) -> int:
     return pointer
 
 
-def takes_back_under_capture(allocator: Allocator, pointer: int, stream: _core.Stream) -> bool:
-    """Return whether memory may go back to `allocator` while `stream` is captured.
+def may_give_back(allocator: Allocator, pointer: int, stream: _core.Stream) -> bool:
+    """Return whether memory may go back to `allocator` now, which is behind what is on `stream`.
 
-    Torch marks nothing where the memory was taken on that stream, and has to have it when the capture ends: what is
-    alive then in a graph's pool is a tensor that somebody uses, as `torch.compile` sees it.
+    It may not where a stream is captured that would have to be marked, or to wait for such a mark. Torch marks nothing
+    where the memory was taken on that stream, and has to have it when the capture ends: what is alive then in a graph's
+    pool is a tensor that somebody uses, as `torch.compile` sees it.
     """
-    return isinstance(allocator, TorchAllocator) and allocator._held[pointer][1] == stream
+    taken_on = allocator._held[pointer][1] if isinstance(allocator, _OfLibrary) else stream
+    if taken_on == stream and isinstance(allocator, TorchAllocator):
+        return True
+    return not stream.is_capturing() and (taken_on == stream or not taken_on.is_capturing())
 
 
 def _meant(allocator: Any) -> Allocator | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pycutlass import _core, device
-from pycutlass.allocators import Allocator, take, takes_back_under_capture
+from pycutlass.allocators import Allocator, may_give_back, take
 from pycutlass.calls import public, shown
 from pycutlass.deferred_release import later, let_go
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, DriverError, PoolError, ToolkitError
@@ -149,7 +149,7 @@ class DeviceBuffer:
 def _give_back(pool: Allocator, pointer: int, size: int, stream: _core.Stream) -> bool:
     """Give memory back; False, and it is not, while its stream is captured and a mark on that would be of the graph."""
     try:
-        if stream.is_capturing() and not takes_back_under_capture(pool, pointer, stream):
+        if not may_give_back(pool, pointer, stream):
             return False
         pool.deallocate(pointer, size, stream)
     except DriverError:  # of a driver that has ended, or of a process that has been forked: the memory is not ours

@@ -52,7 +52,7 @@ class _Memory:
     Parameters
     ----------
     call : Call
-        The last of the launch, which all memory is used before.
+        The first of the launch: wherever it was launched last, memory was used last.
     buffers : tuple of DeviceBuffer
         The memory.
     """
@@ -140,7 +140,7 @@ class PlanLaunch(ABC):
             return None
         calls = [arguments._execution.call for _, arguments in self._steps]
         taken = (_ALL,) if len(calls) == 1 else (_FACTORS, _ALL - _FACTORS)
-        kept = _Memory(calls[-1], memory) if memory else None
+        kept = _Memory(calls[0], memory) if memory else None
         return Waitable(list(zip(calls, taken, strict=True)), kept, sum(each.size for each in memory))
 
     def hand_over(self) -> None:

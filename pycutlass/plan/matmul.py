@@ -136,6 +136,7 @@ def matmul(
     check_epilogue(epilogue)
     scaled = NO_SCALES if scales is None else Scales.of(scales)
     scalars = kept_scalars({"alpha": alpha, "beta": beta}, "product")
+    as_given = scalars["alpha"] is alpha and scalars["beta"] is beta
     alpha, beta = scaled.times(scalars["alpha"], epilogue), scalars["beta"]
     columns = columns_of(epilogue if plan is None else attribute(attribute(plan, "kind"), "epilogue"))
     flat = as_matrices(a, b, c, out, columns) if scales is None and plan is None and epilogue_inputs is None else None
@@ -166,7 +167,7 @@ def matmul(
         except Exception as error:  # scalars in device memory, or types of the user's own
             raise bad_options("matmul", error, dict(zip(OF_KERNELS, given, strict=True))) from error
         if key is not None and shortcut is not None:
-            result = shortcut.run(key, given, a, b, source, out, stream)
+            result = shortcut.run(key, given, a, b, source, out, stream, as_given)
             if result is not None:
                 return result
     check_allow_copy(allow_copy)

@@ -191,10 +191,13 @@ class Shortcut:
         """The kernel with the options of its launch."""
         return self._candidate
 
-    def run(self, key: Seen, options: tuple[Any, ...], a: Any, b: Any, c: Any, out: Any, stream: Any) -> Any:
+    def run(
+        self, key: Seen, options: tuple[Any, ...], a: Any, b: Any, c: Any, out: Any, stream: Any, as_given: bool
+    ) -> Any:
         """Compute D and return it; None, and nothing was launched, where something does not fit.
 
-        `options` are those of `key` as the caller gave them.
+        `options` are those of `key`; whether the caller gave these very objects is `as_given`, without which nobody
+        would find the launch.
         """
         dtype_name, make = self._plan.kind.D.type.dtype_name, None
         if out is None:
@@ -211,7 +214,8 @@ class Shortcut:
         launch.finish()
         last, self._last = self._last, tensors
         is_repeated = all(last.get(name) is tensor for name, tensor in tensors.items())
-        waitable = launch.waitable((a, b, c, out)) if stream is None and is_repeated else None
+        is_found = stream is None and is_repeated and as_given
+        waitable = launch.waitable((a, b, c, out)) if is_found else None
         if waitable is not None:  # launches wait for the very scalars
             how = (options, key.is_bias, key.precision, make, self.generation)
             if products.keep(waitable, (a, b, c, out), *how):
