@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 from two_streams import on_two_streams  # noqa: E402
 
 import pycutlass  # noqa: E402
-from pycutlass import epilogue as functions  # noqa: E402
 from pycutlass import deferred_release, epilogue_function  # noqa: E402
+from pycutlass import epilogue as functions  # noqa: E402
 from pycutlass.plan import conv2d_candidates, conv_choices  # noqa: E402
 from pycutlass.plan.candidates import candidates  # noqa: E402
 from pycutlass.plan.choices import Choices  # noqa: E402
