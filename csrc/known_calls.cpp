@@ -114,8 +114,11 @@ class KnownCalls::Remade {
 };
 
 KnownCalls::KnownCalls(py::tuple const& names, size_t positional, py::tuple defaults, py::dict settings,
-                       py::tuple constants)
-    : positional_(positional), settings_(std::move(settings)), constants_(std::move(constants)) {
+                       py::tuple constants, bool writes_parameters)
+    : positional_(positional),
+      settings_(std::move(settings)),
+      constants_(std::move(constants)),
+      writes_parameters_(writes_parameters) {
   if (names.size() != defaults.size() || names.size() > kMostParameters || positional > names.size()) {
     throw py::value_error("a function has 24 parameters at most, each with a default or None");
   }
@@ -236,6 +239,15 @@ bool KnownCalls::writes_apart(Known const& known, Given const& given) {
   return true;
 }
 
+/// Whether launches may write what the call gives them to.
+bool KnownCalls::may_write(Known const& known, Given const& given) const {
+  bool const may_all = writes_parameters_ || std::none_of(known.written.begin(), known.written.end(), [&](size_t each) {
+                         PyObject* const tensor = given.tensors[each].ptr();
+                         return TorchImpl(tensor).has_autograd() && TorchReader::known().requires_grad(tensor);
+                       });
+  return may_all && writes_apart(known, given);
+}
+
 bool KnownCalls::has_settings_of(Known const& known) const {
   if (known.settings.is_none()) return true;
   for (auto const& [who, answer] : py::reinterpret_borrow<py::dict>(known.settings)) {
@@ -284,7 +296,7 @@ PyObject* KnownCalls::serve(PyObject* const* arguments, Py_ssize_t count, PyObje
   if (found == known_.end()) return nullptr;
   auto const matching =
       std::find_if(found->second.begin(), found->second.end(), [&](auto const& each) { return matches(*each, given); });
-  if (matching == found->second.end() || !writes_apart(**matching, given)) return nullptr;
+  if (matching == found->second.end() || !may_write(**matching, given)) return nullptr;
   std::shared_ptr<Known const> const known = *matching;  // it may go while anything of the below calls Python
   for (size_t i = 0; i < given.tensor_count; ++i) {
     if (is_followed_now(given.tensors[i])) return nullptr;
@@ -371,8 +383,9 @@ void KnownCalls::clear() {
 
 void bind_known_calls(py::module_& m) {
   py::class_<KnownCalls>(m, "KnownCalls", "Calls of a function whose arguments are like those of earlier ones.")
-      .def(py::init<py::tuple const&, size_t, py::tuple, py::dict, py::tuple>(), py::arg("names"),
-           py::arg("positional"), py::arg("defaults"), py::arg("settings"), py::arg("constants") = py::tuple())
+      .def(py::init<py::tuple const&, size_t, py::tuple, py::dict, py::tuple, bool>(), py::arg("names"),
+           py::arg("positional"), py::arg("defaults"), py::arg("settings"), py::arg("constants") = py::tuple(),
+           py::arg("writes_parameters") = true)
       .def("keep", &KnownCalls::keep, py::arg("values"), py::arg("written"), py::arg("makers"), py::arg("launches"),
            py::arg("returned"), py::arg("settings"), "Keep what a call has launched.")
       .def("clear", &KnownCalls::clear)

@@ -20,9 +20,10 @@ class KnownCalls {
  public:
   /// The names of a function's parameters, of which the first `positional` may be given without a name; what each is
   /// where it is not given, Ellipsis where it must be; the functions that return the settings of torch that float32 is
-  /// computed by, by who asks for them; and classes of frozen values, which are equal if they are the same.
+  /// computed by, by who asks for them; classes of frozen values, which are equal if they are the same; and whether a
+  /// tensor may be written that requires a gradient, where none is followed.
   KnownCalls(pybind11::tuple const& names, size_t positional, pybind11::tuple defaults, pybind11::dict settings,
-             pybind11::tuple constants);
+             pybind11::tuple constants, bool writes_parameters);
 
   /// Keeps what a call has launched.
   ///
@@ -85,6 +86,7 @@ class KnownCalls {
   void find_torch();
   static bool matches(Known const& known, Given const& given);
   static bool writes_apart(Known const& known, Given const& given);
+  bool may_write(Known const& known, Given const& given) const;
   bool has_settings_of(Known const& known) const;
   pybind11::object launch(Known const& known, Given const& given) const;
 
@@ -92,6 +94,7 @@ class KnownCalls {
   size_t positional_;
   pybind11::dict settings_;
   pybind11::tuple constants_;
+  bool writes_parameters_;
   // Of torch, once a call was kept.
   pybind11::object tensor_type_, parameter_type_, dtype_type_, size_type_, below_autograd_;
   std::unordered_map<uint64_t, std::vector<std::shared_ptr<Known const>>> known_;

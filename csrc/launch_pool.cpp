@@ -44,8 +44,8 @@ LaunchPool::LaunchPool(py::tuple const& names, int bias) : bias_(bias) {
 }
 
 std::optional<LaunchTensors> LaunchPool::placed(std::array<PyObject*, 4> const& matrices, PyObject* by_name,
-                                                PyObject* bias,
-                                                std::array<PyObject*, LaunchTensors::kMost>& room) const {
+                                                PyObject* bias, std::array<PyObject*, LaunchTensors::kMost>& room,
+                                                std::vector<py::object>& owned) const {
   size_t const count = matrices.size() + names_.size();
   if (count > room.size()) return std::nullopt;
   std::fill_n(room.begin(), count, Py_None);
@@ -62,6 +62,7 @@ std::optional<LaunchTensors> LaunchPool::placed(std::array<PyObject*, 4> const& 
       PyErr_Clear();
       return std::nullopt;
     }
+    owned.push_back(py::reinterpret_borrow<py::object>(found));
     room[matrices.size() + i] = found;
     --missing;
   }
@@ -274,7 +275,8 @@ PyObject* serve_plan(PyObject* const* given, Py_ssize_t count, PyObject* keyword
   if (!pool || !py::isinstance<LaunchPool>(pool)) return nullptr;
   auto& launches = pool.cast<LaunchPool&>();
   std::array<PyObject*, LaunchTensors::kMost> room;
-  std::optional<LaunchTensors> const tensors = launches.placed({a, b, c, out}, by_name, bias, room);
+  std::vector<py::object> owned;
+  std::optional<LaunchTensors> const tensors = launches.placed({a, b, c, out}, by_name, bias, room, owned);
   if (!tensors) return nullptr;
   auto result = py::reinterpret_borrow<py::object>(out);
   if (out == Py_None && !(result = launches.new_result(*tensors))) return nullptr;

@@ -831,6 +831,7 @@ class KnownCalls:
         defaults: tuple[Any, ...],
         settings: dict[Any, Any],
         constants: tuple[Any, ...] = ...,
+        writes_parameters: bool = True,
     ) -> None: ...
     def keep(
         self,

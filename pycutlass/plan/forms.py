@@ -149,6 +149,14 @@ def maker_of(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: st
     return functools.partial(allocated, torch.empty, shape, getattr(torch, dtype_name), device=like.device)
 
 
+def seen_as(tensor: Any, see: Callable[[Any], Any]) -> Any:
+    """Return what `see` makes of a new tensor of torch, as one of its own: autograd knows of no view."""
+    import torch
+
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        return see(tensor)
+
+
 def new_tensor(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: str) -> Any:
     """Return packed memory for a result, in the library of `like` and where that is."""
     if view.library == "torch":

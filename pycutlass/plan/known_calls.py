@@ -48,7 +48,8 @@ class KnownCalls:
     constants : sequence of class
         Of frozen values, which are equal where they are the same.
     written : int, optional
-        How many of the last parameters are written, which all are; by default any tensor may be.
+        How many of the last parameters are written, which all are, and may require a gradient where none is followed;
+        by default any tensor may be that requires none.
     container : class, optional
         Of what is returned: a list, a tuple, or one tensor.
 
@@ -72,7 +73,9 @@ class KnownCalls:
         self._names, self._positional, self._defaults = tuple(names), positional, tuple(defaults)
         self._container = container
         self._read = None if written is None else len(self._names) - written
-        self.calls = _core.KnownCalls(self._names, positional, self._defaults, settings, tuple(constants))
+        self.calls = _core.KnownCalls(
+            self._names, positional, self._defaults, settings, tuple(constants), written is not None
+        )
 
     def recorded(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return what does the same as a function, and keeps what it launches."""
@@ -81,7 +84,7 @@ class KnownCalls:
         def recorded(*args: Any, **named: Any) -> Any:
             with _core.Recording() as recording:
                 result = call(*args, **named)
-            if recording.is_complete and "torch" in sys.modules:
+            if recording.is_complete and recording.launches and sys.modules.get("torch") is not None:
                 self._keep(recording, args, named, result)
             return result
 
@@ -96,7 +99,7 @@ class KnownCalls:
 
         values, launches, settings = self._values(args, named), recording.launches, dict(recording.answers)
         is_settled = all(settings[who] == answer for who, answer in recording.answers)
-        if values is None or not launches or not is_settled:
+        if values is None or not is_settled:
             return
         read = list(_tensors_among(values[: self._read]))
         written = [] if self._read is None else list(_tensors_among(values[self._read :]))

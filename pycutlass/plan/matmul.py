@@ -12,7 +12,7 @@ from pycutlass.epilogue.given_scalars import scalar_key
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.integers import attribute, shape_of
 from pycutlass.operands.overlaps import renamed
-from pycutlass.plan.forms import as_strided, packed_vector
+from pycutlass.plan.forms import as_strided, packed_vector, seen_as
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.gradients import check_gradients, kept_scalars
 from pycutlass.plan.kinds import Wanted, check_columns, check_epilogue, check_types, columns_of, decisive
@@ -144,7 +144,7 @@ def matmul(
         how = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype, "precision": precision}
         more = {"alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "stream": stream}
         rows = matmul(flat[0], b, c, out=flat[1], allow_copy=allow_copy, **how, **more)
-        return out if out is not None else rows.view(*a.shape[:-1], rows.shape[-1])
+        return out if out is not None else seen_as(rows, lambda made: made.view(*a.shape[:-1], made.shape[-1]))
     epilogue_inputs = named_inputs(epilogue_inputs) or None
     if plan is not None:
         said = {"epilogue": epilogue, "out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}

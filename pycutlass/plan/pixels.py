@@ -7,7 +7,7 @@ from typing import Any
 from pycutlass.errors import ArgumentError
 from pycutlass.integers import shape_of
 from pycutlass.operands.conv_operand import Extent
-from pycutlass.plan.forms import as_strided, new_tensor
+from pycutlass.plan.forms import as_strided, new_tensor, seen_as
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = [
@@ -119,7 +119,8 @@ def as_pixels(tensor: Any, view: TensorView) -> Any:
 
 def new_pixels(like: Any, view: TensorView, extent: tuple[int, ...], dtype_name: str) -> Any:
     """Return packed memory for images of (N, H, W, C), in the library of `like` and where that is."""
-    return as_pixels(new_tensor(like, view, extent, dtype_name), view)
+    made = new_tensor(like, view, extent, dtype_name)
+    return seen_as(made, lambda each: as_pixels(each, view)) if view.library == "torch" else made
 
 
 def copied_pixels(name: str, tensor: Any, view: TensorView) -> Any:

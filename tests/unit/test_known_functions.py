@@ -117,3 +117,63 @@ for inputs in ({{}}, {{"bias": bias}}, None):
         continue
     raise AssertionError("not refused")
 """)
+
+
+def test_results_are_no_views_and_parameters_are_not_written() -> None:
+    """The first call of a kind does what later ones do."""
+    fake_gpu.run(f"""{_FUNCTIONS}
+for turn in range(3):
+    with torch.no_grad():
+        x, w = images(2, 4, 5, 6), images(6, 4, 3, 2)
+        stack, weights, rows = drawn(2, 3, K), drawn(N, K), drawn(3, K)
+        for found in (pycutlass.linear(stack, weights), pycutlass.conv2d(x, w), pycutlass.linear(rows, weights)):
+            assert not found._is_view() and found._base is None
+        for call in (
+            lambda out: pycutlass.linear(stack, weights, out=out),
+            lambda out: pycutlass.linear(rows, weights, out=out),
+            lambda out: pycutlass.conv2d(x, w, out=out),
+        ):
+            shape = call(None).shape
+            out = drawn(*shape) if len(shape) < 4 else images(*shape)
+            assert call(out) is out
+            refused(lambda: call(torch.nn.Parameter(out)), "grad")
+            refused(lambda: call(out.detach().requires_grad_()), "grad")
+driver.fake_run()
+""")
+
+
+def test_tensors_of_an_epilogue_are_kept_while_a_result_is_made() -> None:
+    """Whoever makes it may run anything, and empty the dictionary that they came in."""
+    fake_gpu.run(f"""{_CALLS}
+meanwhile, others = [], []
+def hooked(*shape, **how):
+    for each in meanwhile:
+        each()
+    return empty(*shape, **how)
+torch.empty = hooked
+
+a, b, c, extra, bias = drawn()
+function = fused.fused(handle, torch.float32).epilogue({{"c": c, "extra": extra, "bias": bias}})
+second = memory((M, N), np.float64)
+inputs = {{"extra": extra, "bias": bias, "second": second}}
+plan = pycutlass.Gemm(a, b, c, epilogue=function, epilogue_inputs=inputs)
+for turn in range(4):
+    a, b, c, extra, bias = drawn()
+    inputs = {{"extra": extra.detach(), "bias": bias.detach(), "second": second.detach()}}
+    def replace():
+        inputs.clear()
+        others.extend(of(M, N).detach() for _ in range(8))  # where the tensors were
+    meanwhile[:] = [replace] if turn else []
+    found = plan.run(a, b, c, epilogue_inputs=inputs)
+    assert bool(inputs) is (turn == 0)
+    meanwhile.clear()
+    right((found, second), a, b, c, extra, bias)
+""")
+
+
+def test_a_process_without_torch() -> None:
+    fake_gpu.run("""
+import sys
+sys.modules["torch"] = None
+assert pycutlass.matmul(np.ones((0, 3), np.float32), np.ones((3, 2), np.float32)).shape == (0, 2)
+""")
