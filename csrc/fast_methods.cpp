@@ -346,7 +346,7 @@ void bind_fast_methods(py::module_& m) {
       "served_kernel",
       [](py::object const& function, py::object const& known) { return make(function, serve_kernel, known); },
       py::arg("function"), py::arg("known"),
-      "The kernel `function` of an operator, whose calls that are `known`, KnownCalls, are launched at once.");
+      "A function, such as the kernel of an operator, whose calls that are `known`, KnownCalls, are launched at once.");
   m.def(
       "served_operator",
       [](py::object const& function, py::tuple const& known, py::object const& recorded) -> py::object {

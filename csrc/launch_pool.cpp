@@ -191,10 +191,13 @@ bool LaunchPool::run(uint64_t key, LaunchTensors const& tensors) {
   for (size_t i = 0; i < tensors.count; ++i) {
     if (tensors.has(i) && is_followed_now(tensors.items[i])) return false;
   }
+  auto const first = waiting_.find(key);
+  if (first == waiting_.end()) return false;
+  py::object const owner = first->second.back().owner;  // which stays while its call is asked
+  Stream const stream = first->second.back().steps.front().call->current_stream();
   auto const found = waiting_.find(key);  // after all that may call anything
   if (found == waiting_.end()) return false;
   std::vector<Waiting>& alike = found->second;
-  Stream const stream = alike.back().steps.front().call->current_stream();
   if (alike.back().memory) {
     if (stream.is_capturing()) return false;  // a graph needs memory of its own
     auto const there =

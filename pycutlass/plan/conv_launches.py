@@ -7,6 +7,7 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.arguments import Conv2dArguments, ReductionArguments
+from pycutlass.memory import DeviceBuffer
 from pycutlass.operands.conv_operand import is_ambiguous
 from pycutlass.plan.conv_candidate import GROUPED_PORTS, Conv2dCandidate
 from pycutlass.plan.conv_problem import extents_of
@@ -105,12 +106,17 @@ class Conv2dLaunch(PlanLaunch):
         self._ends.append(ends)
         self._parts.append((partial, ends))
 
-    def waitable(self, tensors: _Tensors) -> Waitable | None:
-        """Return what may wait for tensors like those that it has; None where there is no such thing.
+    @property
+    def memory(self) -> tuple[DeviceBuffer, ...] | None:
+        """What it has beside its operands; None where other tensors need more than C++ does for them.
 
-        There is none where only Python tells orders of dimensions, or takes the channels of groups apart.
+        That is so where only Python tells orders of dimensions, or takes the channels of groups apart.
         """
-        found = None if self._is_ambiguous or self._groups > 1 else super().waitable(tensors)
+        return None if self._is_ambiguous or self._groups > 1 else super().memory
+
+    def waitable(self, tensors: _Tensors) -> Waitable | None:
+        """Return what may wait for tensors like those that it has; None where there is no such thing."""
+        found = super().waitable(tensors)
         if found is not None and len(found.steps) > 1:
             call, _ = found.steps[-1]
             for name, tensor in zip("CD", tensors[2:], strict=True):  # which it knows as matrices
