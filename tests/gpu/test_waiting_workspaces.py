@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -144,6 +146,19 @@ def test_no_memory_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     assert len(case.plan._waiting) == 1
     case.plan._waiting.clear()
     torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() < used
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_goes_with_the_plan(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else keeps either."""
+    case = _Case(kind, monkeypatch)
+    case.run(*case.drawn())
+    torch.cuda.synchronize()
+    used, gone = torch.cuda.memory_allocated(), weakref.ref(case.plan)
+    del case.plan
+    gc.collect()
+    assert gone() is None, gc.get_referrers(gone())
     assert torch.cuda.memory_allocated() < used
 
 
