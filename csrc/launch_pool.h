@@ -79,8 +79,8 @@ class LaunchPool : public std::enable_shared_from_this<LaunchPool> {
     return key && run(*key, tensors);
   }
   /// Puts A, B, C and D, tensors by name and a bias in the places that they have in a launch. Nothing where a name is
-  /// missing, or something is given that launches have no place for.
-  /// Those by name are `owned` then, since others may empty the dictionary meanwhile.
+  /// missing, or something is given that launches have no place for. Those by name are `owned` then, since others may
+  /// empty the dictionary meanwhile.
   std::optional<LaunchTensors> placed(std::array<PyObject*, 4> const& matrices, PyObject* by_name, PyObject* bias,
                                       std::array<PyObject*, LaunchTensors::kMost>& room,
                                       std::vector<pybind11::object>& owned) const;

@@ -92,17 +92,17 @@ class PlanLaunch(ABC):
     It belongs to one thread: arguments have one set of operands at a time.
     """
 
-    __slots__ = ("_ends", "_orders", "_steps", "_takes_torch_memory")
+    __slots__ = ("_current_before", "_ends", "_steps", "_takes_torch_memory")
 
     #: Kernels with their arguments, in the order in which they are launched, and the arguments that write D.
     _steps: list[tuple[Any, Any]]
     _ends: list[Any]
     #: The stream that was current at the last run, where a kernel leaves partial sums for another.
-    _orders: _core.Stream | None
+    _current_before: _core.Stream | None
 
     def __init__(self, candidate: Any, out: Any) -> None:
         self._takes_torch_memory = candidate.has_workspace and _is_of_torch(out)
-        self._orders = None
+        self._current_before = None
 
     @abstractmethod
     def exchange(self, a: Any, b: Any, c: Any, out: Any, ports: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ class PlanLaunch(ABC):
         """Launch the kernels on `stream`, or on the current stream of the tensors' library."""
         first = self._steps[0][1]
         if first._partials is not None and isinstance(first._execution, DeviceLaunch):
-            self._orders = first._execution.call.current_stream
+            self._current_before = first._execution.call.current_stream
         for operation, arguments in self._steps:
             operation.run(arguments, stream)
 
@@ -157,7 +157,7 @@ class PlanLaunch(ABC):
         """
         if self.is_of_graph(stream):
             return False
-        return self._orders is None or self._orders == self._steps[0][1]._execution.call.current_stream
+        return self._current_before is None or self._current_before == self._steps[0][1]._execution.call.current_stream
 
     def is_of_graph(self, stream: Any) -> bool:
         """Whether a launch on `stream` would be captured, and needs memory that belongs to the graph."""
